@@ -11,7 +11,7 @@ from fnmatch import fnmatch
 import click
 import numpy as np
 
-from calibrate.served.flags import limits_of_flags, parallel_of_flags, whole_flag
+from calibrate.served.flags import read_flags
 from calibrate.served.replay import METRICS, replay
 from calibrate.served.runs import Experiment, ServedRun
 from hw.engines.adapters import SHARE
@@ -114,16 +114,16 @@ def main(
     rates_per_s = tuple(float(rate) for rate in rates.split(","))
     speed = None if host_scale is None else HostSpeed.of(host_scale)
     words = " ".join(FLAGS.get(word, word) if engine == "sglang" else word for word in (LIMITS + engine_args).split())
-    limits, parallel = limits_of_flags(words, SHARE, engine), parallel_of_flags(engine_args)
+    flags = read_flags(words, SHARE, engine)
     said = engine_args if engine == "vllm" else f"--engine {engine} {engine_args}".strip()
     kv = re.search(r"--kv-cache-dtype[= ](\w+)", engine_args)
     for text in models.split(","):
         name, _, dtype = text.partition(":")
         config = shape(named(name))
         precision = Precision(dtype or "bf16", kv[1] if kv else "bf16")
-        d = Deployment(spec_from_config(config, name, "shape"), get_gpu(gpu), precision, tp, limits, parallel=parallel)
-        if pool := whole_flag(engine_args, "kv-cache-memory-bytes"):
-            d = replace(d, limits=replace(limits, num_gpu_blocks=blocks_in(d, pool)))
+        d = Deployment(spec_from_config(config, name, "shape"), get_gpu(gpu), precision, tp, flags.limits, parallel=flags.parallel)
+        if flags.pool_bytes:
+            d = replace(d, limits=replace(flags.limits, num_gpu_blocks=blocks_in(d, flags.pool_bytes)))
         for load in loads(config["vocab_size"], rates_per_s, experiments):
             sheet.writerows(predicted(d, load, draws, speed, replicas=replicas, prefill=prefill, engine_args=said))
             sys.stdout.flush()

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.measurement import check_attributes, check_columns, model_of, open_measurement, precision_of, whole_number
-from calibrate.served.flags import limits_of_flags, parallel_of_flags, tp_of_flags, unread, whole_flag
+from calibrate.served.flags import read_flags
 from sim.cluster.pools import DECODE, PREFILL
 from sim.engine.versions import NEWEST, known_version
 from sim.errors import UsageError
@@ -164,28 +164,29 @@ def read_served(path: Path, gpu: GpuSpec | None = None, given: Deployment | None
     check_attributes(attrs, path.name, SCHEMA, (SUITE,), ("gpu_name", "model", "weight_dtype"))
     flags = str(attrs.get("plan_server_flags", "")) or re.sub(r"--num-gpu-blocks-override[ =]\d+", "", _starved_flags(data))
     engine = str(attrs.get("plan_engine", "vllm"))
-    limits = limits_of_flags(flags, float(attrs.get("plan_lora_share", 1.0)), engine)
+    said = read_flags(flags, float(attrs.get("plan_lora_share", 1.0)), engine)
     version, newer = _engine_version(str(attrs.get("vllm_version", ""))) if engine == "vllm" else (NEWEST, ())
     run = ServedRun(
         name=path.stem,
         gpu=gpu or get_gpu(str(attrs["gpu_name"])),
         model=model_of(attrs, path),
         precision=precision_of(attrs),
-        limits=replace(limits, engine_version=version),
-        tp=tp_of_flags(flags, engine),
+        limits=replace(said.limits, engine_version=version),
+        tp=said.tp,
         engine=f"{engine} {attrs.get('vllm_version' if engine == 'vllm' else 'plan_engine_version', '')}".strip(),
         experiments=experiments,
-        notes=((str(attrs["note"]),) if attrs.get("note") else ()) + newer + unread(flags, engine),
+        notes=((str(attrs["note"]),) if attrs.get("note") else ()) + newer + said.unread,
         replicas=int(attrs.get("plan_replicas", 1)),
         prefill=int(attrs.get("plan_prefill_replicas", 0)),
-        parallel=parallel_of_flags(flags, engine),
+        parallel=said.parallel,
     )
     if engine == "sglang" and (kv_tokens := whole_number(attrs, "plan_kv_tokens", 0, path)):
         run = replace(run, limits=replace(run.limits, num_gpu_blocks=kv_tokens // run.limits.block_size))
-    pool = whole_flag(flags, "kv-cache-memory-bytes")
-    if pool is None or run.limits.num_gpu_blocks is not None or run.model.state_layers:
+    if said.pool_bytes is None or run.limits.num_gpu_blocks is not None:
         return run
-    return replace(run, limits=replace(run.limits, num_gpu_blocks=blocks_in(run.deployment, pool)))
+    if run.model.state_layers:
+        return replace(run, notes=(*run.notes, "its server's --kv-cache-memory-bytes is not simulated: recurrent state shares that memory"))
+    return replace(run, limits=replace(run.limits, num_gpu_blocks=blocks_in(run.deployment, said.pool_bytes)))
 
 
 def _engine_version(said: str) -> tuple[str, tuple[str, ...]]:
@@ -294,7 +295,7 @@ def _experiment(data: Any, index: int, file: str) -> Experiment:
         replicate=int(data["replicate"].values[index]),
         window_step_s=float(data["window_step_s"].values[index]),
         token_s=_token_times(data, where),
-        limits=limits_of_flags(starved, engine=str(data.attrs.get("starved_engine", "vllm")))
+        limits=read_flags(starved, engine=str(data.attrs.get("starved_engine", "vllm"))).limits
         if kind == "burst" and (starved := _starved_flags(data))
         else None,
         text=bool(data["text"].values[index]),

@@ -11,6 +11,7 @@ from sim.engine.versions import NEWEST, rules_of
 from sim.errors import UsageError
 
 POLICIES = ("fcfs", "priority")
+NO_NEEDS: Mapping[str, tuple[str, ...]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +65,10 @@ class EngineConfig:
                 f"max_model_len ({self.max_model_len})"
             )
 
-    def own_options(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
-        """`options`, checked against an engine's own names and the types of their defaults (a whole number may stand for a float). Raises
-        UsageError for one that does not exist or is of another type.
+    def own_options(self, defaults: Mapping[str, Any], needs: Mapping[str, tuple[str, ...]] = NO_NEEDS) -> dict[str, Any]:
+        """`options`, checked against an engine's own names and the types of their defaults (a whole number may stand for a float). `needs`
+        maps one to those without which it changes nothing: one of them must be given, too. Raises UsageError for one that does not exist,
+        is of another type, or stands alone.
         """
         for name, value in self.options.items():
             if name not in defaults:
@@ -76,6 +78,8 @@ class EngineConfig:
             if not fits or (isinstance(value, bool) and wanted is not bool):
                 kind = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}[wanted]
                 raise UsageError(f"{self.scheduler} option {name} must be {kind}, got {value!r}")
+            if name in needs and not any(each in self.options for each in needs[name]):
+                raise UsageError(f"{self.scheduler} option {name} changes nothing without {' or '.join(needs[name])}")
         return dict(self.options)
 
     @property

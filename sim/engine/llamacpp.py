@@ -20,6 +20,8 @@ from sim.engine.config import EngineConfig
 from sim.engine.interface import BUDGET, SLOTS, Iteration, Outcome, Request
 from sim.errors import UsageError
 
+NEEDS = dict.fromkeys(("max_defer", "min_waiting"), ("prefill_first",))
+
 
 @dataclass(frozen=True, slots=True)
 class LlamaCppOptions:
@@ -43,7 +45,7 @@ class LlamaCppOptions:
     @classmethod
     def of(cls, config: EngineConfig) -> LlamaCppOptions:
         """The options of a config. Raises UsageError for one that does not exist or is out of range."""
-        options = cls(**config.own_options({each.name: each.default for each in fields(cls)}))
+        options = cls(**config.own_options({each.name: each.default for each in fields(cls)}, NEEDS))
         if options.n_ubatch < 1 or min(options.prompt_tail_tokens, options.max_batch_tokens, options.prefill_cap) < 0:
             raise UsageError("llamacpp: n_ubatch must be at least 1 and token limits must not be negative")
         if min(options.max_defer, options.min_waiting) < 0:

@@ -109,7 +109,14 @@ def _llamacpp(config: EngineConfig) -> Scheduler:
 ENGINES = {
     "vllm": EngineKind(_vllm, DEFAULT_UTILIZATION, lacks={}, settings=_vllm_settings),
     "sglang": EngineKind(_sglang, 0.82, settings=_sglang_settings),
-    "llamacpp": EngineKind(_llamacpp, 0.95, (4, 2048), slots_own_context=True, settings=_llamacpp_settings),
+    "llamacpp": EngineKind(
+        _llamacpp,
+        0.95,
+        (4, 2048),
+        slots_own_context=True,
+        lacks=VLLM_ALONE | {"enforce_eager": "switch for CUDA graphs"},
+        settings=_llamacpp_settings,
+    ),
 }
 
 
@@ -136,14 +143,17 @@ def _named(config: EngineConfig) -> Scheduler:
 
 
 def make_scheduler(config: EngineConfig) -> Scheduler:
-    """The scheduler that `config.scheduler` names. Raises UsageError when there is no such engine or class, or when an engine has no use
-    for a limit that is set.
-    """
-    engine = engine_of(config.scheduler)
-    for limit in fields(EngineConfig):
-        if limit.name in engine.lacks and getattr(config, limit.name) != limit.default:
-            raise UsageError(f"{config.scheduler} has no {engine.lacks[limit.name]}; vllm has")
-    return engine.scheduler(config)
+    """The scheduler that `config.scheduler` names. Raises UsageError when there is no such engine or class, or as `check_has`."""
+    check_has(config.scheduler, config)
+    return engine_of(config.scheduler).scheduler(config)
+
+
+def check_has(engine: str, limits: Any) -> None:
+    """Raises UsageError where the engine has no use for one of these limits (fields of a dataclass), which is not at its default."""
+    lacks = engine_of(engine).lacks
+    for limit in fields(limits):
+        if limit.name in lacks and getattr(limits, limit.name) != limit.default:
+            raise UsageError(f"{engine} has no {lacks[limit.name]}; vllm has")
 
 
 def step_settings(config: EngineConfig, host: HostWork = NO_WORK) -> dict[str, Any]:

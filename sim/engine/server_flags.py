@@ -41,6 +41,10 @@ def _cache_type(value: str) -> str | None:
     return {"f16": "fp16", "bf16": "bf16", "q8_0": "int8"}.get(value.lower())
 
 
+def _micro_batch(value: str) -> dict[str, int]:
+    return {"n_ubatch": _count(value)}
+
+
 def _all_layers(value: str) -> bool | None:
     """Whether all layers are on the GPU; None for a number that may be fewer."""
     return True if value in ("all", "auto", "-1") or int(value) >= 99 else None
@@ -86,6 +90,7 @@ FLAGS: dict[str, dict[str, tuple[str, Reader]]] = {
         "max-lora-rank": ("max_lora_rank", _count),
         "max-loras": ("max_loras", _count),
         "engine-version": ("engine_version", known_version),
+        "kv-cache-memory-bytes": ("kv_cache_memory_bytes", _text),
     },
     "sglang": SHARED
     | {
@@ -98,6 +103,7 @@ FLAGS: dict[str, dict[str, tuple[str, Reader]]] = {
         "context-length": ("max_model_len", _text),
         "mem-fraction-static": ("gpu_memory_utilization", _text),
         "page-size": ("block_size", _count),
+        "max-total-tokens": ("max_total_tokens", _text),
         "ep-size": ("enable_expert_parallel", _several),
         "ep": ("enable_expert_parallel", _several),
     },
@@ -112,8 +118,8 @@ FLAGS: dict[str, dict[str, tuple[str, Reader]]] = {
         "parallel": ("max_num_seqs", _count),
         "b": ("max_num_batched_tokens", _count),
         "batch-size": ("max_num_batched_tokens", _count),
-        "ub": ("n_ubatch", _count),
-        "ubatch-size": ("n_ubatch", _count),
+        "ub": ("options", _micro_batch),
+        "ubatch-size": ("options", _micro_batch),
         "ctk": ("kv_dtype", _cache_type),
         "cache-type-k": ("kv_dtype", _cache_type),
         "ctv": ("kv_dtype", _cache_type),
@@ -168,7 +174,7 @@ def read_flag(name: str, engine: str, flag: str, value: str | None, options: dic
     known = FLAGS.get(engine, {})
     if value is None:
         option, setting = SWITCHES[flag]
-        options[option] = options.get(option, {}) | setting if isinstance(setting, dict) else setting
+        _put(options, option, setting)
     elif flag in ("speculative-config", "sc"):
         return _drafts(name, value, options)
     elif flag in known:
@@ -176,9 +182,9 @@ def read_flag(name: str, engine: str, flag: str, value: str | None, options: dic
         try:
             setting = read(value)
         except ValueError as error:
-            raise UsageError(f"{name}: --{flag} {error if read is _count else f'is no number: {value[:40]!r}'}") from None
+            raise UsageError(f"{name}: --{flag} {error if read in (_count, _micro_batch) else f'is no number: {value[:40]!r}'}") from None
         if setting is not None:
-            options[option] = setting
+            _put(options, option, setting)
         elif option == "dtype" and flag != "dtype":
             return f"--quantization {value} (the checkpoint's own is taken)"
         elif flag != "dtype":
@@ -186,6 +192,10 @@ def read_flag(name: str, engine: str, flag: str, value: str | None, options: dic
     elif not NO_MATTER.fullmatch(flag):
         return f"--{flag}"
     return ""
+
+
+def _put(options: dict[str, Any], option: str, setting: Any) -> None:
+    options[option] = options.get(option, {}) | setting if isinstance(setting, dict) else setting
 
 
 def _drafts(name: str, text: str, options: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ from sim.engine.config import EngineConfig
 from sim.errors import UsageError
 
 SCHEDULE_POLICIES = ("fcfs", "lpm")
+BETS = ("init_new_token_ratio", "min_new_token_ratio", "ratio_decay_steps")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class SglangOptions:
             raise UsageError("sglang: 0 <= min_new_token_ratio <= init_new_token_ratio <= 1 must hold")
         if min(options.max_prefill_tokens, options.ratio_decay_steps, options.clip_new_tokens) < 1:
             raise UsageError("sglang: max_prefill_tokens, ratio_decay_steps and clip_new_tokens must be at least 1")
+        if options.ignore_eos and (bets := [name for name in BETS if name in config.options]):
+            raise UsageError(f"sglang option {bets[0]} changes nothing with ignore_eos: nothing is bet on an early end")
         if config.enable_chunked_prefill and config.max_num_batched_tokens < config.block_size:  # a chunk is whole pages
             raise UsageError(
                 f"sglang: a token budget of {config.max_num_batched_tokens} holds no page of {config.block_size} tokens (block size)"

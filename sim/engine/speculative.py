@@ -9,13 +9,13 @@ import numpy as np
 
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Request
-from sim.engine.kv.tiers import TIER_OPTIONS
+from sim.engine.kv.tiers import TIER_NEEDS, TIER_OPTIONS
 from sim.engine.versions import rules_of
 from sim.errors import UsageError
 from sim.specs.drafts import HEADS
 
 DRAFTERS = ("ngram", "draft_model", "eagle", "eagle3")
-_KNOWN: dict[str, Any] = {
+KNOWN: dict[str, Any] = {
     "draft_tokens": 0,
     "acceptance": 0.7,
     "acceptance_decay": 1.0,
@@ -24,7 +24,8 @@ _KNOWN: dict[str, Any] = {
     "acceptance_per_position": "",
 }
 # read by sim.engine.registry and sim.engine.kv.tiers
-_OF_OTHERS: dict[str, Any] = {"async_scheduling": True, "verify_s": 0.0, "graph_reuse": True, "cuda_graph_max_bs": 0, **TIER_OPTIONS}
+OF_OTHERS: dict[str, Any] = {"async_scheduling": True, "verify_s": 0.0, "graph_reuse": True, "cuda_graph_max_bs": 0, **TIER_OPTIONS}
+_NEEDS = dict.fromkeys((*KNOWN, "verify_s", "graph_reuse"), ("draft_tokens",)) | TIER_NEEDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class Speculation:
     @classmethod
     def of(cls, config: EngineConfig) -> Speculation:
         """The speculation options of a vllm config. Raises UsageError for one that does not exist or is out of range."""
-        options = _KNOWN | config.own_options(_KNOWN | _OF_OTHERS)
+        options = KNOWN | config.own_options(KNOWN | OF_OTHERS, _NEEDS)
         shares = _shares(str(options["acceptance_per_position"]))
         found = cls(
             draft_tokens=options["draft_tokens"],
@@ -70,6 +71,8 @@ class Speculation:
             raise UsageError(f"draft_tokens must lie between 0 and 64, got {found.draft_tokens}")
         if not 0.0 <= found.acceptance <= 1.0 or not 0.0 <= found.acceptance_decay <= 1.0:
             raise UsageError("acceptance and acceptance_decay must lie in [0, 1]")
+        if shares and {"acceptance", "acceptance_decay"} & config.options.keys():
+            raise UsageError("acceptance_per_position says what acceptance and acceptance_decay say: leave these out")
         if shares and len(shares) != found.draft_tokens:
             raise UsageError(f"acceptance_per_position needs a share for each of {found.draft_tokens} draft tokens, got {len(shares)}")
         return found

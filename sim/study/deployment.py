@@ -14,7 +14,7 @@ from sim.cost.rates import Rates
 from sim.cost.step_time import step_time_s
 from sim.cost.work import Work, iteration_work
 from sim.engine.config import EngineConfig
-from sim.engine.registry import engine_of
+from sim.engine.registry import check_has, engine_of
 from sim.engine.version_defaults import default_share
 from sim.engine.versions import NEWEST
 from sim.errors import SimctlError, UsageError
@@ -86,6 +86,9 @@ class Limits:
     def __post_init__(self) -> None:
         if self.batch_knee is not None and self.max_num_seqs is not None:
             raise UsageError("a batch cap is a number or at a knee, not both")
+        if self.host_kv_bytes and self.attention.placement != "host":
+            raise UsageError(f"host_kv_bytes needs attention with KV in host RAM, not {self.attention.label}")
+        check_has(self.engine, self)
         if not 0.0 < self.memory_share <= 1.0:
             raise UsageError(f"gpu memory utilization must lie in (0, 1], got {self.memory_share:g}")
 
@@ -119,9 +122,7 @@ class Deployment:
 
     def __post_init__(self) -> None:
         check_runs(self.precision, self.gpu)
-        options = self.limits.options
-        if self.limits.draft is None and options.get("drafter") in HEADS and options.get("draft_tokens"):
-            object.__setattr__(self, "limits", replace(self.limits, draft=draft_head(self.model, str(options["drafter"]))))
+        object.__setattr__(self, "limits", replace(self.limits, draft=_draft_of(self.model, self.limits)))
         check_engine(self.precision, self.limits.engine, self.gpu)
         check_parallel(self.model, self.tp, self.parallel)
         if self.parallel.parts > 1 and engine_of(self.limits.engine).slots_own_context:
@@ -246,6 +247,16 @@ class Deployment:
         if limits.options.get("drafter") in HEADS:  # its tables are the model's
             own -= limits.draft.lm_head_params * ACTIVATION_BYTES / self.tp
         return replace(found, weights=found.weights + own)
+
+
+def _draft_of(model: ModelSpec, limits: Limits) -> ModelSpec | None:
+    """What proposes the drafts: as given, or the model's own head. UsageError for a draft model without drafts, or for these without it."""
+    drafter = limits.options.get("drafter", "ngram") if limits.options.get("draft_tokens") else None
+    if limits.draft is not None and (limits.engine != "vllm" or drafter in (None, "ngram")):
+        raise UsageError("draft-model needs --engine vllm, draft_tokens=K and a drafter that is a model")
+    if limits.draft is None and drafter == "draft_model":
+        raise UsageError("drafter=draft_model needs --engine-option draft-model=NAME: its steps, weights and KV are that model's")
+    return draft_head(model, str(drafter)) if limits.draft is None and drafter in HEADS else limits.draft
 
 
 def with_adapters(d: Deployment, trace: Trace) -> Deployment:

@@ -135,8 +135,6 @@ def _drafting(options: Mapping[str, Any]) -> dict[str, Any]:
     given = settings("--engine-option", options["engine_option"])
     if options["draft_model"] is None:
         return {"options": given}
-    if options["engine"] != "vllm" or not given.get("draft_tokens"):
-        raise UsageError("--engine-option draft-model needs --engine vllm and draft_tokens=K")
     return {"options": {"drafter": "draft_model", **given}, "draft": get_model(options["draft_model"])}
 
 

@@ -294,8 +294,6 @@ def _slots(found: Found) -> None:
     o["model"], _, kind = o["model"].partition(":")
     o |= {"dtype": {"f16": "fp16"}.get(kind, kind)} if kind else {}
     o.pop("all_layers", None)
-    if "n_ubatch" in o:
-        o["engine_option"] = [f"n_ubatch={o.pop('n_ubatch')}"]
     if o.get("max_model_len"):
         o["max_model_len"] = str(o["max_model_len"] // o.get("max_num_seqs", 1))
 

@@ -105,7 +105,8 @@ def test_the_interval_holds_the_point_and_the_engine():
 
 
 def test_a_draft_model_takes_its_share_of_the_interval_too():
-    model, limits = get_model("Llama-3.1-8B"), Limits(draft=get_model("Llama-3.2-3B"))
+    limits = Limits(draft=get_model("Llama-3.2-3B"), options={"draft_tokens": 3, "drafter": "draft_model"})
+    model = get_model("Llama-3.1-8B")
     low, high = kv_block_interval(Deployment(model, H100, limits=limits))
     assert low < plan_engine(Deployment(model, H100, limits=limits))[0].num_gpu_blocks < high
 

@@ -154,7 +154,7 @@ def test_everybody_is_served_and_every_page_comes_back(asks: list[tuple[int, int
 def test_so_is_everybody_whose_batches_are_decided_ahead(
     asks: list[tuple[int, int, int]], pages: int, chunk: int, ratio: float, ignore_eos: bool, caching: bool
 ) -> None:
-    options = {"init_new_token_ratio": ratio, "min_new_token_ratio": ratio, "ignore_eos": ignore_eos}
+    options = {"ignore_eos": True} if ignore_eos else {"init_new_token_ratio": ratio, "min_new_token_ratio": ratio}
     scheduler = make_scheduler(
         config(num_gpu_blocks=pages + 1, max_num_batched_tokens=chunk, enable_prefix_caching=caching, options=options)
     )

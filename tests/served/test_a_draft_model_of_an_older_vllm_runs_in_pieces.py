@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calibrate.served.flags import limits_of_flags
+from calibrate.served.flags import read_flags
 from calibrate.served.replay import replay
 from calibrate.served.runs import read_served
 from sim.engine.config import EngineConfig
@@ -27,11 +27,11 @@ def served():
 
 
 def test_the_draft_model_is_the_last_part_of_its_name():
-    limits = limits_of_flags(DRAFTS.replace("MODEL", "/models/llama3.2-1b"))
+    limits = read_flags(DRAFTS.replace("MODEL", "/models/llama3.2-1b")).limits
     assert limits.draft is not None
     assert (limits.draft.name, limits.options["draft_tokens"]) == ("Llama-3.2-1B", 3)
     with pytest.raises(UsageError, match="unknown model"):
-        limits_of_flags(DRAFTS.replace("MODEL", "somebody/else"))
+        read_flags(DRAFTS.replace("MODEL", "somebody/else"))
 
 
 def test_a_run_follows_the_rules_of_its_version(served):

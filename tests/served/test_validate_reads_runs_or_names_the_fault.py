@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from calibrate.served.flags import limits_of_flags, parallel_of_flags
+from calibrate.served.flags import read_flags
 from calibrate.served.runs import read_served
 from sim.errors import UsageError
 from sim.specs.lora import Lora
@@ -119,7 +119,7 @@ def test_a_run_without_a_low_load_takes_the_packaged_overhead():
 
 def test_flags_of_sglang_become_limits_of_its_scheduler() -> None:
     flags = "--max-running-requests 64 --chunked-prefill-size 4096 --context-length 8192 --mem-fraction-static 0.8 --max-total-tokens 16384"
-    limits = limits_of_flags(flags, engine="sglang")
+    limits = read_flags(flags, engine="sglang").limits
     assert (limits.engine, limits.max_num_seqs, limits.max_num_batched_tokens, limits.max_model_len) == ("sglang", 64, 4096, 8192)
     assert (limits.gpu_memory_utilization, limits.block_size, limits.num_gpu_blocks) == (0.8, 1, 16384)
 
@@ -133,6 +133,7 @@ def test_flags_of_sglang_become_limits_of_its_scheduler() -> None:
             ("schedule-policy", "stream-interval"),
         ),
         ("sglang", "--max-num-seqs 8", ("max-num-seqs",)),  # another engine's
+        ("vllm", "--max-total-tokens 9000", ("max-total-tokens",)),  # SGLang's
         ("vllm", "--max-num-seqs 8 --disable-log-stats --disable-custom-all-reduce --seed 3", ("disable-custom-all-reduce",)),
     ],
 )
@@ -146,11 +147,12 @@ def test_flags_without_a_place_in_the_simulation_are_named(tmp_path, engine, fla
 
 
 def test_flags_become_limits():
-    limits = limits_of_flags("--max-num-seqs 64 --gpu-memory-utilization=0.8 --num-gpu-blocks-override 512 --no-enable-prefix-caching")
+    limits = read_flags("--max-num-seqs 64 --gpu-memory-utilization=0.8 --num-gpu-blocks-override 512 --no-enable-prefix-caching").limits
     assert (limits.max_num_seqs, limits.gpu_memory_utilization, limits.num_gpu_blocks) == (64, 0.8, 512)
     assert not limits.enable_prefix_caching
-    assert limits_of_flags("").enable_prefix_caching
-    assert limits_of_flags("--max-total-tokens 90000 --max-total-tokens 16384", engine="sglang").num_gpu_blocks == 16384  # the last counts
+    assert read_flags("").limits.enable_prefix_caching
+    twice = read_flags("--max-total-tokens 90000 --max-total-tokens 16384", engine="sglang")
+    assert twice.limits.num_gpu_blocks == 16384  # the last counts
 
 
 @pytest.mark.parametrize(("name", "tokens"), [("eager", 30_512), ("pp2", 30_512), ("eagle3-k2", 70_272)])
@@ -160,14 +162,14 @@ def test_a_pool_given_in_bytes_holds_the_tokens_that_the_engine_said(name, token
 
 def test_flags_say_drafts_adapters_and_parallelism():
     drafts = '--speculative-config {"method": "eagle3", "num_speculative_tokens": 2, "synthetic_acceptance_rates": [0.7, 0.49]}'
-    limits = limits_of_flags(f"--enforce-eager --enable-lora --max-loras 4 {drafts}", 0.5)
+    limits = read_flags(f"--enforce-eager --enable-lora --max-loras 4 {drafts}", 0.5).limits
     assert limits.enforce_eager
     assert limits.lora == Lora(16, 4, 0.5)
     assert limits.options == {"draft_tokens": 2, "drafter": "eagle3", "acceptance_per_position": "0.7,0.49"}
-    assert parallel_of_flags("--pipeline-parallel-size 2 --enable-expert-parallel") == Parallel(2, 1, True)
-    assert parallel_of_flags("") == NO_PARALLEL
+    assert read_flags("--pipeline-parallel-size 2 --enable-expert-parallel").parallel == Parallel(2, 1, True)
+    assert read_flags("").parallel == NO_PARALLEL
     with pytest.raises(UsageError, match="speculative-config"):
-        limits_of_flags('--speculative-config {"method": "eagle3"}')
+        read_flags('--speculative-config {"method": "eagle3"}')
 
 
 def test_an_overhead_of_another_run_is_transferred(log, tmp_path):

@@ -23,7 +23,7 @@ def simulated(*arguments: str) -> dict:
 
 def test_weights_and_kv_share_the_gpu():
     model, draft, gpu, bf16 = get_model("Llama-3.1-8B"), get_model("Llama-3.2-1B"), get_gpu("H100"), Precision()
-    config, memory = plan_engine(Deployment(model, gpu, limits=Limits(draft=draft)))
+    config, memory = plan_engine(Deployment(model, gpu, limits=Limits(draft=draft, options={"draft_tokens": 3, "drafter": "draft_model"})))
     alone = device_memory(model, gpu, bf16, token_budget=8192, max_num_seqs=1024)
     assert memory.weights == alone.weights + loaded_weight_bytes(draft, bf16)
     per_block = block_bytes(model, bf16, 16)[0] + block_bytes(draft, bf16, 16)[0]

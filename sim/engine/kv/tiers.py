@@ -40,6 +40,9 @@ TIER_OPTIONS = {
     "disk_latency_us": 100.0,
     "tier_overlap": 0.0,
 }
+TIER_NEEDS = {
+    name: (f"{name.partition('_')[0]}_blocks",) if name != "tier_overlap" else ("host_blocks", "disk_blocks") for name in TIER_OPTIONS
+}
 
 
 def tiers_of(config: EngineConfig) -> tuple[Tier, ...]:
