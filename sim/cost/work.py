@@ -53,6 +53,9 @@ DELTA_LAUNCHES, DELTA_PIECES, DELTA_KERNELS = 3.0, 1.0, 8.0
 # Small kernels that take as long as attention does at a short context, and as a layer of experts beside its weights: choosing, sorting of
 # rows, two grouped GEMMs, sum. In profiles of four models' decodes, priced so, the GPU is busy as measured within 1 % up to 8 sequences.
 ATTENTION_KERNELS, EXPERT_KERNELS = 6.0, 10.0
+# DeepSeek's sparse attention: small kernels of an indexer and its selection beside those of latent attention, one more for so many rows (a
+# block selects for a row), and the query heads that FlashMLA computes at least. From tables of both modules on an H100 and an H200.
+INDEX_KERNELS, INDEX_ROWS, SPARSE_HEADS = 62.0, 14.0, 64
 # Experts in mxfp4 that Hopper computes in 16 bits take longer at any number of rows, counted in small kernels: one model's layer beside two
 # in 16 bits that were timed as it was (docs/log/2026-11-25-kinds-never-measured.md).
 MXFP4_KERNELS = 18.0
@@ -104,6 +107,7 @@ class Coefficients(NamedTuple):
     experts: tuple[tuple[float, int, int], ...]  # per MoE group: bytes of one expert x layers, experts, top_k
     expert_flops: float  # per row
     kernels: float
+    row_kernels: float  # per row
     activation_bytes: float  # per row
     kv_token_bytes: float  # full-context layers
     kv_read: float  # time of reading cached bytes over that at the bandwidth of 16 bits
@@ -162,7 +166,7 @@ def coefficients(
     hidden, weight = model.hidden, precision.weight_bytes
     measured, sharing = over_roofline(model, precision, tp, gpu), tp * parallel.dp
     with_quantising = measured is not None and quantised_gemm_surface(model, precision, gpu) is not None
-    linear = flops = expert_flops = kernels = activation = launches = pieces = 0.0
+    linear = flops = expert_flops = kernels = row_kernels = activation = launches = pieces = 0.0
     experts: list[tuple[float, int, int]] = []
     kv = window = summary = state = pair = prefill_pair = window_pair = state_flops = blocks = kept = near = 0.0
     expanding = expanded = 0.0
@@ -213,11 +217,13 @@ def coefficients(
         if mixer.kind == "attention" and mixer.window:
             window, window_pair, near = window + token_bytes, window_pair + pair_flops, near + keeps
         elif mixer.kind == "mla" and mixer.indexer:
-            # the indexer scores every token by its key, attention reads what it selects; the whole cache is kept
-            index = n * mixer.indexer.key_bytes()
-            kv, pair = kv + index, pair + n * mixer.indexer.flops_per_pair() / tp
-            prefill_pair += n * mixer.indexer.flops_per_pair() / tp
-            window, window_pair, kept = window + token_bytes, window_pair + pair_flops, kept + token_bytes + index
+            # the indexer, whole on every GPU, scores every token by its key; attention reads what it selects; the whole cache is kept
+            index, scores = n * mixer.indexer.key_bytes(), n * mixer.indexer.flops_per_pair()
+            kv, pair, prefill_pair = kv + index, pair + scores, prefill_pair + scores
+            window, kept = window + token_bytes, kept + token_bytes + index
+            window_pair += pair_flops * max(1.0, SPARSE_HEADS * tp / mixer.heads)
+            if not mixer.indexer.shared:
+                kernels, row_kernels = kernels + n * INDEX_KERNELS, row_kernels + n / INDEX_ROWS
         else:
             kept += keeps
             kv, pair = kv + token_bytes, pair + pair_flops
@@ -246,6 +252,7 @@ def coefficients(
         experts=tuple(experts),
         expert_flops=expert_flops / sharing,
         kernels=kernels,
+        row_kernels=row_kernels,
         activation_bytes=activation + hidden * ACTIVATION_BYTES,  # one row of the embedding
         kv_token_bytes=kv,
         kv_read=kv_read_factor(model, precision, gpu),
@@ -398,7 +405,7 @@ def work_from(c: Coefficients, shape: BatchShape, policy: AttentionPolicy = DENS
     return Work(
         sequences=sequences,
         has_prefill=shape.has_prefill,
-        kernels=c.kernels,
+        kernels=c.kernels + rows * c.row_kernels,
         activation_bytes=rows * c.activation_bytes,
         linear_bytes=linear_bytes * efficiency,
         linear_flops=rows * c.linear_flops * efficiency,

@@ -20,7 +20,7 @@ from sim.errors import UsageError
 from sim.specs.gpus import get_gpu
 from simctl.text.layout import aligned, fill
 from studies.kernel_tables.latency_tables import read_tables
-from studies.kernel_tables.table_errors import LAUNCH_BOUND_S, errors
+from studies.kernel_tables.table_errors import LAUNCH_BOUND_S, Passed, errors
 from studies.program import program
 
 
@@ -33,9 +33,9 @@ def run(folder: Path, hw: str | None, out: Path | None, as_json: bool) -> None:
     tables = [table for table in everything if gpu is None or table.gpu.name == gpu.name]
     if not tables:  # of a folder of several systems
         raise UsageError(f"{folder}: no tables of {hw}")
-    parts, others = errors(tables)
+    parts, passed = errors(tables)
     if as_json:
-        body = {"rows": [dataclasses.asdict(part) for part in parts], "not_predicted": [str(path) for path in others]}
+        body = {"rows": [dataclasses.asdict(part) for part in parts], "not_predicted": [dataclasses.asdict(each) for each in passed]}
         click.echo(json.dumps(body, indent=1))
     else:
         lines = [
@@ -44,14 +44,20 @@ def run(folder: Path, hw: str | None, out: Path | None, as_json: bool) -> None:
         ]
         click.echo("\n".join(aligned(("GPU", "operation", "dtype", "size", "n", "median", "bias", "p90"), lines, left=4)))
         click.echo(fill(f"Errors of predicted over measured time; rows below {LAUNCH_BOUND_S * 1e6:.0f} us are left out."))
-        if others:
-            names = sorted({path.stem.split("__")[1] if "__" in path.stem else path.stem for path in others})
-            click.echo(fill(f"No term of the formula: {', '.join(names)}.", later="  ", whole=True))
+    if said := _passed_over(passed):
+        click.echo(fill(f"Passed over: {said}.", later="  ", whole=True), err=True)
     if out is not None and gpu is not None:
         from studies.population.from_tables import learn_gpu
 
         path = learn_gpu(everything, gpu, out)
         click.echo(f"wrote {path} ({path.stat().st_size / 1e3:.0f} kB)", err=True)
+
+
+def _passed_over(passed: Sequence[Passed]) -> str:
+    """Tables by name, with their rows on all GPUs where some are predicted."""
+    names = sorted({each.table for each in passed})
+    sums = [[sum(getattr(each, of) for each in passed if each.table == name) for of in ("rows", "of")] for name in names]
+    return ", ".join(name if rows == of else f"{rows:,} of {of:,} rows of {name}" for name, (rows, of) in zip(names, sums, strict=True))
 
 
 @program("studies.kernel_tables")

@@ -7,21 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sim.cost.all_reduce import wire_bytes
+from sim.cost.batch import BatchShape
 from sim.cost.gemm import GEMM_KERNELS, Gemm, at_rows, gemms_over_roofline
 from sim.cost.rates import Rates
 from sim.cost.step_time import all_reduce_s, attention_s, kernels_s, linear_s
-from sim.cost.work import ATTENTION_KERNELS, EXPERT_KERNELS, Work, expected_experts
+from sim.cost.work import ALL_TO_ALL_OPS, ATTENTION_KERNELS, EXPERT_KERNELS, Work, coefficients, expected_experts, work_from
 from sim.rates.posterior import rates_for
 from sim.specs.gpu import GpuSpec
-from sim.specs.model import LatentAttention
-from sim.specs.precision import ACTIVATION_BYTES, DTYPE_BYTES, Precision
+from sim.specs.model import Indexer, LatentAttention, LayerGroup, ModelSpec, NoMlp
+from sim.specs.precision import ACTIVATION_BYTES, DTYPE_BYTES, STATE_BYTES, Precision
 from studies.kernel_tables.latency_tables import Table
 
 Array = NDArray[Any]
@@ -32,8 +33,10 @@ DTYPES = {
     "w4a16_mxfp4": "mxfp4",
 }  # fmt: skip
 KV_BYTES = {"bfloat16": 2.0, "float16": 2.0, "fp8": 1.0, "int8": 1.0}
-# DeepSeek-V3's attention, by heads of one GPU: what the tables of MLA modules are of.
-MLA_HIDDEN, MLA = 7168, (1536, 512, 128, 64, 128)
+# Attention of DeepSeek-V3 and, with an indexer, V3.2, by heads of one GPU: what the tables of modules are of.
+HIDDEN, MLA, SPARSE = 7168, (1536, 512, 128, 64, 128), Indexer(64, 128, 2048)
+GDN_FLOPS = 7.0  # of an element of the state for each token
+EAGER = 1.5  # calls below so many times the shortest, of kernels launched one by one, are the host's
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +52,26 @@ class Predicted:
     predicted_s: Array
 
 
-def predicted(table: Table) -> Predicted | None:
-    """A table's rows by the formula, those of unknown dtypes left out; None for an operation that the formula has no term for."""
-    operation = OPERATIONS.get(table.name)
-    if operation is None:
-        return None
-    dtype = table.text(operation.dtype, "bfloat16")
-    table = table.where(np.isin(dtype, list(DTYPES)) & (table.text("backend") != "vllm_eager"))
+def predicted(table: Table) -> list[Predicted]:
+    """A table's rows by the formula, by operation, those of unknown dtypes left out; none for a table that the formula has no term for."""
+    return [_predicted(table, operation) for operation in OPERATIONS if operation.table == table.name]
+
+
+def _predicted(table: Table, operation: _Operation) -> Predicted:
+    table = table.where(np.isin(table.text(operation.dtype, "bfloat16"), list(DTYPES)) & operation.kept(table))
+    measured = table.number("latency") / 1e3 * operation.milliseconds
+    if operation.eager:
+        kernels = table.text("kernel_source")
+        shortest = {name: measured[kernels == name].min() for name in np.unique(kernels)}
+        bound = measured > EAGER * np.array([shortest[name] for name in kernels])
+        table, measured = table.where(bound), measured[bound]
     dtype = table.text(operation.dtype, "bfloat16")
     seconds = np.empty(len(table))
     for name in np.unique(dtype):
         of = dtype == name
         weights = DTYPES[str(name)]
-        work = operation.work(table.where(of), weights)
-        seconds[of] = _busy_s(work, _rates(table.gpu, weights))
-    return Predicted(table.gpu.name, operation.name, dtype, operation.size(table), operation.axis, table.number("latency") / 1e3, seconds)
+        seconds[of] = _busy_s(operation.work(table.where(of), weights), _rates(table.gpu, weights))
+    return Predicted(table.gpu.name, operation.name, dtype, operation.size(table), operation.axis, measured, seconds)
 
 
 @cache
@@ -72,7 +80,8 @@ def _rates(gpu: GpuSpec, weights: str) -> Rates:
 
 
 def _busy_s(work: Work, rates: Rates) -> Any:
-    return kernels_s(work, rates) + linear_s(work, rates) + attention_s(work, rates) + all_reduce_s(work, rates)
+    state = work.state_bytes / rates.beta_state
+    return kernels_s(work, rates) + linear_s(work, rates) + attention_s(work, rates) + state + all_reduce_s(work, rates)
 
 
 def _gemm(t: Table, weights: str) -> Work:
@@ -117,31 +126,59 @@ def _experts(t: Table, weights: str) -> Work:
     return NO_WORK._replace(kernels=EXPERT_KERNELS, expert_bytes=read, expert_flops=2.0 * tokens * top_k / ep * one)
 
 
-def _mla(t: Table, weights: str, tokens: Array) -> Work:
-    """The layer's products and small kernels; attention itself is added by phase."""
-    heads = t.number("num_heads")
-    params = np.array([LatentAttention(int(h), *MLA).params(MLA_HIDDEN) for h in heads], dtype=float)
+def _layer(mixer: Callable[[int], LatentAttention], shape: Callable[[Table], BatchShape], t: Table, weights: str) -> Work:
+    """An attention layer without its MLP, by heads of one GPU."""
+    found = np.zeros((len(Work._fields), len(t)))
+    heads, cached = t.number("num_heads"), _kv_bytes(t)
+    for count, size in np.unique(np.stack([heads, cached], axis=1), axis=0):
+        of = (heads == count) & (cached == size)
+        model = ModelSpec("", HIDDEN, 1, (LayerGroup(1, mixer(int(count)), NoMlp(), norms=0),), True, 1, final_norm=0)
+        c = coefficients(model, Precision(weights, "bf16" if size == ACTIVATION_BYTES else "fp8"), 1, t.gpu)
+        for i, field in enumerate(work_from(c, shape(t.where(of)))):
+            found[i, of] = field
+    return Work(*found)
+
+
+def _decodes(t: Table) -> BatchShape:
+    batch, context = t.number("batch_size"), t.number("step") + 1.0
+    return BatchShape(batch, batch * context, batch * np.minimum(context, SPARSE.top_k), batch * context)
+
+
+def _chunks(t: Table) -> BatchShape:
+    batch, n, end = t.number("batch_size"), t.number("isl"), t.number("isl") + t.number("step", 0.0)
+    ramp = np.clip(np.minimum(end, SPARSE.top_k) - (end - n), 0.0, None)
+    near = ramp * (end - n + ramp) - ramp * (ramp - 1) / 2 + (n - ramp) * SPARSE.top_k
+    return BatchShape(
+        prefill_seqs=batch, prefill_tokens=batch * n, prefill_context=batch * end, prefill_pairs=batch * (n * end - n * (n - 1) / 2),
+        prefill_window_context=batch * np.minimum(end, SPARSE.top_k + n), prefill_window_pairs=batch * near, expands=1.0,
+    )  # fmt: skip
+
+
+def _recurrence(t: Table, weights: str) -> Work:
+    """A convolution, or a recurrence: its state once a call, its rows read and written."""
+    sequences, tokens = t.number("batch_size"), t.number("num_tokens")
+    keys, values = (t.number(f"num_{of}_heads") * t.number(f"head_{of}_dim") for of in "kv")
+    row, state = 2.0 * keys + values, values * t.number("head_k_dim")
+    convolves = np.char.startswith(t.text("kernel_source"), "causal_conv1d")
+    moved = np.where(convolves, row * (t.number("d_conv") - 1.0) * ACTIVATION_BYTES, state * STATE_BYTES)
+    flops = np.where(convolves, 0.0, GDN_FLOPS * state * tokens)
+    decodes = t.text("phase") != "context"
     return NO_WORK._replace(
-        kernels=3.0 + ATTENTION_KERNELS + 5.0 * GEMM_KERNELS,
-        linear_bytes=params * DTYPE_BYTES[weights],
-        linear_flops=2.0 * params * tokens,
+        kernels=1.0,
+        activation_bytes=tokens * ACTIVATION_BYTES * np.where(convolves, 2.0 * row, row + values),
+        state_bytes=2.0 * sequences * moved,
+        attention_flops=np.where(decodes, flops, 0.0),
+        prefill_flops=np.where(decodes, 0.0, flops),
     )
 
 
-def _mla_decode(t: Table, weights: str) -> Work:
-    heads, batch, context = t.number("num_heads"), t.number("batch_size"), t.number("step") + 1.0
-    one = LatentAttention(1, *MLA)
-    kv = batch * context * one.kv_elements_per_token() * _kv_bytes(t)
-    return _mla(t, weights, batch)._replace(kv_bytes=kv, attention_flops=batch * context * heads * one.attention_flops_per_pair())
-
-
-def _mla_prefill(t: Table, weights: str) -> Work:
-    heads, batch, length = t.number("num_heads"), t.number("batch_size"), t.number("isl")
-    one = LatentAttention(1, *MLA)
-    pairs = batch * (length * (length + 1) / 2 + length * t.number("step", 0.0))
-    kv = batch * length * one.kv_elements_per_token() * _kv_bytes(t)
-    work = _mla(t, weights, batch * length)
-    return work._replace(prefill_kv_bytes=kv, prefill_flops=pairs * heads * one.prefill_flops_per_pair())
+def _swap(t: Table, weights: str) -> Work:
+    """Tokens to the GPUs of their experts, or back: half of what `sim.cost.work.traffic` counts for a layer."""
+    gpus = t.number("ep_size") * t.number("node_num")
+    reached = (gpus - 1.0) * (1.0 - (1.0 - 1.0 / gpus) ** t.number("topk"))
+    return NO_WORK._replace(
+        comm_bytes=t.number("num_tokens") * reached * t.number("hidden_size") * ACTIVATION_BYTES, comm_ops=ALL_TO_ALL_OPS * gpus
+    )
 
 
 def _all_reduce(t: Table, weights: str) -> Work:
@@ -152,24 +189,61 @@ def _all_reduce(t: Table, weights: str) -> Work:
 
 @dataclass(frozen=True, slots=True)
 class _Operation:
+    """Rows of a table and their work. `eager`: kernels were launched one by one, so calls near the shortest show the host."""
+
+    table: str
     name: str
     dtype: str  # the column that tells the dtype of weights
     axis: str
     size: Callable[[Table], Array]
     work: Callable[[Table, str], Work]
+    kept: Callable[[Table], Array] = lambda t: t.text("backend") != "vllm_eager"
+    milliseconds: float = 1.0  # a unit of `latency`
+    eager: bool = False
 
 
 def _column(name: str) -> Callable[[Table], Array]:
     return lambda table: table.number(name)
 
 
-OPERATIONS = {
-    "gemm_perf": _Operation("GEMM", "gemm_dtype", "rows", _column("m"), _gemm),
-    "scale_matrix_perf": _Operation("quantise", "", "rows", _column("m"), _quantise),
-    "generation_attention_perf": _Operation("decode attention", "", "context", _column("step"), _decode_attention),
-    "context_attention_perf": _Operation("prefill attention", "", "tokens", _column("isl"), _prefill_attention),
-    "moe_perf": _Operation("experts", "moe_dtype", "tokens", _column("num_tokens"), _experts),
-    "mla_generation_module_perf": _Operation("MLA decode", "gemm_type", "context", _column("step"), _mla_decode),
-    "mla_context_module_perf": _Operation("MLA prefill", "gemm_type", "tokens", _column("isl"), _mla_prefill),
-    "custom_allreduce_perf": _Operation("all-reduce", "", "bytes", lambda t: ACTIVATION_BYTES * t.number("message_size"), _all_reduce),
-}
+def _is(column: str, value: str) -> Callable[[Table], Array]:
+    return lambda table: table.text(column) == value
+
+
+def _sparse(heads: int) -> LatentAttention:
+    return LatentAttention(heads, *MLA, indexer=SPARSE)
+
+
+def _latent(heads: int) -> LatentAttention:
+    return LatentAttention(heads, *MLA)
+
+
+def _swaps(kernels: str, of: str) -> Callable[[Table], Array]:
+    return lambda table: (table.text("comm_backend") == f"deepep_{kernels}") & (table.text("phase") == of)
+
+
+STEP, NEW, TOKENS = _column("step"), _column("isl"), _column("num_tokens")
+OPERATIONS = (
+    _Operation("gemm_perf", "GEMM", "gemm_dtype", "rows", _column("m"), _gemm),
+    _Operation("scale_matrix_perf", "quantise", "", "rows", _column("m"), _quantise),
+    _Operation("generation_attention_perf", "decode attention", "", "context", STEP, _decode_attention),
+    _Operation("context_attention_perf", "prefill attention", "", "tokens", NEW, _prefill_attention),
+    _Operation("moe_perf", "experts", "moe_dtype", "tokens", TOKENS, _experts),
+    _Operation("mla_generation_module_perf", "MLA decode", "gemm_type", "context", STEP, partial(_layer, _latent, _decodes)),
+    _Operation("mla_context_module_perf", "MLA prefill", "gemm_type", "tokens", NEW, partial(_layer, _latent, _chunks)),
+    _Operation("dsa_generation_module_perf", "DSA decode", "gemm_type", "context", STEP, partial(_layer, _sparse, _decodes)),
+    _Operation("dsa_context_module_perf", "DSA prefill", "gemm_type", "tokens", NEW, partial(_layer, _sparse, _chunks), eager=True),
+    *(
+        _Operation(
+            f"{table}_perf", f"{name} {of}", "", "tokens", TOKENS, _recurrence, _is("phase", phase), eager=(table, of) == ("kda", "prefill")
+        )
+        for table, name in (("gdn", "GDN"), ("kda", "KDA"))
+        for of, phase in (("decode", "generation"), ("verify", "verify"), ("prefill", "context"))
+    ),
+    _Operation("custom_allreduce_perf", "all-reduce", "", "bytes", lambda t: ACTIVATION_BYTES * t.number("message_size"), _all_reduce),
+    *(
+        _Operation("moe_a2a_perf", f"{of} {kernels}", "", "tokens", TOKENS, _swap, _swaps(kernels, of), milliseconds=1e-3)
+        for kernels in ("ll", "ht")
+        for of in ("dispatch", "combine")
+    ),
+)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -30,17 +29,27 @@ class Part:
     p90: float
 
 
-def errors(tables: Sequence[Table]) -> tuple[list[Part], list[Path]]:
-    """(errors by part, files whose operation no term of the formula has). Rows below LAUNCH_BOUND_S are left out, where others remain."""
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """Rows of a table that are not predicted: no term, an unknown dtype or kernel, or kernels launched one by one."""
+
+    gpu: str
+    table: str
+    rows: int
+    of: int
+    path: str
+
+
+def errors(tables: Sequence[Table]) -> tuple[list[Part], list[Passed]]:
+    """(errors by part, what was passed over of each table). Rows below LAUNCH_BOUND_S are left out."""
     parts: list[Part] = []
-    others: list[Path] = []
+    passed: list[Passed] = []
     for table in tables:
         found = predicted(table)
-        if found is None:
-            others.append(table.path)
-        else:
-            parts.extend(_parts(found))
-    return parts, others
+        parts.extend(part for each in found for part in _parts(each))
+        if rows := len(table) - sum(len(each.measured_s) for each in found):
+            passed.append(Passed(table.gpu.name, table.name, rows, len(table), str(table.path)))
+    return parts, passed
 
 
 def _parts(found: Predicted) -> Iterator[Part]:

@@ -1,16 +1,23 @@
 """Kernel tables are read in a package's own layout and flattened, the newest version of each; damaged ones are one line."""
 
 import csv
+from pathlib import Path
 
 import numpy as np
 import pyarrow
 import pytest
 from pyarrow import parquet
 
+from sim.cost.work import INDEX_KERNELS, traffic
 from sim.errors import UsageError
+from sim.rates.posterior import rates_for
 from sim.specs.gpus import get_gpu
+from sim.specs.model import Attention, LayerGroup, ModelSpec, MoeMlp
+from sim.specs.parallel import Parallel
+from sim.specs.precision import Precision
 from studies.kernel_tables.__main__ import main
-from studies.kernel_tables.latency_tables import read_tables
+from studies.kernel_tables.latency_tables import Table, read_tables
+from studies.kernel_tables.rows import predicted
 
 GEMM = {"gemm_dtype": ["bfloat16"] * 3, "m": [1, 64, 4096], "n": [4096] * 3, "k": [4096] * 3, "latency": [0.02, 0.03, 0.9]}
 
@@ -74,13 +81,53 @@ def test_bad_folders_and_files_are_one_line(tmp_path, capsys, text, said):
 
 
 def test_errors_are_printed_by_operation_and_others_are_named(tmp_path, capsys):
-    nested(tmp_path)
-    other = tmp_path / "l40s" / "kda" / "vllm" / "0.24.0" / "kda_perf.parquet"
+    nested(tmp_path, columns={**GEMM, "gemm_dtype": ["bfloat16", "bfloat16", "fp6"]})
+    other = tmp_path / "l40s" / "encoder" / "vllm" / "0.24.0" / "encoder_perf.parquet"
     other.parent.mkdir(parents=True)
     parquet.write_table(pyarrow.table({"latency": [1.0]}), other)
     assert main([str(tmp_path)]) == 0
-    printed = capsys.readouterr().out
-    lines = printed.splitlines()
-    assert [line for line in lines if line.startswith("L40S  GEMM")][-1].split()[2:6] == ["bfloat16", ">", "1K", "rows"]
-    assert "No term of the formula: kda_perf." in printed
+    printed = capsys.readouterr()
+    lines = printed.out.splitlines()
+    assert [line for line in lines if line.startswith("L40S  GEMM")][-1].split()[2:6] == ["bfloat16", "<=", "64", "rows"]
+    assert printed.err == "Passed over: encoder_perf, 1 of 3 rows of gemm_perf.\n"
     assert max(map(len, lines)) <= 80
+
+
+def made(name, columns, gpu="H100"):
+    """What the formula says of a made table's rows, and the measured seconds."""
+    whole = {key: np.array(values) for key, values in {"backend": ["", ""], "kernel_source": ["", ""], **columns}.items()}
+    (found,) = [each for each in predicted(Table(get_gpu(gpu), name, "1", Path(), whole)) if len(each.measured_s)]
+    return found
+
+
+def test_sparse_attention_takes_longer_than_latent_attention_of_the_same_heads():
+    """By its indexer's kernels at a short context, and not by reading its keys at a long one."""
+    rows = {"gemm_type": ["bfloat16"] * 2, "num_heads": [64, 64], "batch_size": [32, 32], "step": [63, 131071], "latency": [1.0, 1.0]}
+    sparse, latent = (made(f"{name}_generation_module_perf", rows).predicted_s for name in ("dsa", "mla"))
+    assert sparse[0] - latent[0] == pytest.approx(INDEX_KERNELS * rates_for(get_gpu("H100"), Precision()).point.kernel_s, rel=0.2)
+    assert sparse[1] < 0.5 * latent[1]
+
+
+def test_calls_of_kernels_launched_one_by_one_are_left_out_near_the_shortest():
+    rows = {"gemm_type": ["bfloat16"] * 2, "num_heads": [64, 64], "batch_size": [1, 1], "isl": [64, 8192], "latency": [1.2, 6.0]}
+    assert made("dsa_context_module_perf", rows).measured_s.tolist() == [6e-3]
+
+
+def test_a_recurrent_state_is_read_and_written_once_a_call():
+    heads = {f"{of}_{kind}": [size] * 2 for kind, size in (("heads", 96),) for of in ("num_k", "num_v")}
+    rows = {**heads, "head_k_dim": [128] * 2, "head_v_dim": [128] * 2, "d_conv": [4, 4], "phase": ["generation"] * 2, "latency": [1.0, 1.0]}
+    found = made("kda_perf", {**rows, "batch_size": [1, 1024], "num_tokens": [1, 1024], "kernel_source": ["fused_kda_decode"] * 2})
+    state = 2 * 4 * 1023 * 96 * 128 * 128 / rates_for(get_gpu("H100"), Precision()).point.beta_state
+    assert found.operation == "KDA decode"
+    assert found.predicted_s[1] - found.predicted_s[0] == pytest.approx(state, rel=0.05)
+
+
+def test_all_to_all_is_in_microseconds_and_each_way_is_half_of_a_layers_exchanges():
+    rows = {"comm_backend": ["deepep_ll"] * 2, "phase": ["combine"] * 2, "ep_size": [8, 8], "node_num": [1, 1], "topk": [8, 8]}
+    found = made("moe_a2a_perf", {**rows, "hidden_size": [4096, 4096], "num_tokens": [1, 256], "latency": [60.0, 150.0]})
+    moe = LayerGroup(1, Attention(32, 8, 128), MoeMlp(256, 8, 2048))
+    moved, ops = traffic(ModelSpec("", 4096, 1, (moe,), True, 1), 0.0, 1, Parallel(dp=8, expert=True))
+    rates = rates_for(get_gpu("H100"), Precision()).point
+    assert found.measured_s.tolist() == pytest.approx([60e-6, 150e-6])
+    expected = (ops * rates.comm_latency_s + np.array([1, 256]) * moved / rates.comm_bytes_per_s) / 2
+    assert found.predicted_s.tolist() == pytest.approx(expected.tolist())
