@@ -1,4 +1,4 @@
-"""Errors of kinds of serving, by which answers about such a kind are widened (sim.rates.kinds), as the packaged file.
+"""Errors of kinds of serving, by which answers about such a kind are moved and widened (sim.rates.kinds), as the packaged file.
 
     python -m studies.kinds_seen OUT.json
 
@@ -28,7 +28,7 @@ from calibrate.served.runs import Experiment, ServedRun, read_served
 from calibrate.served.scores import score
 from sim.errors import UsageError
 from sim.files import write_text
-from sim.rates.kinds import LEARNT, SCHEMA, kinds_of
+from sim.rates.kinds import LEARNT, SCHEMA, by_metric, gains, kinds_of, parse_seen
 from sim.rates.load import load_rates, widened
 from sim.rates.posterior import slowed
 from sim.rates.serving import packaged_overhead
@@ -41,7 +41,7 @@ MOST = 1.0  # log factor of step times
 
 
 class Errors(NamedTuple):
-    """Log factors of step times [load], and log errors of the median TTFT [load of FIRST_TOKENS]."""
+    """Log factors of step times [load], and of the median TTFT [load of FIRST_TOKENS]: measured over predicted."""
 
     steps: list[float]
     ttft: list[float]
@@ -70,7 +70,7 @@ def errors(run: ServedRun) -> Errors:
         ends = off(-MOST), off(MOST)
         found.steps.append(float(brentq(off, -MOST, MOST, xtol=0.005)) if ends[0] < 0.0 < ends[1] else math.copysign(MOST, -ends[0]))
         if kind in FIRST_TOKENS:
-            found.ttft.append(off(0.0, "ttft_s"))
+            found.ttft.append(-off(0.0, "ttft_s"))
     return found
 
 
@@ -90,9 +90,15 @@ def main(argv: Sequence[str]) -> int:
             whole += part
     rows = []
     for (kind, model), each in sorted(found.items()):
-        e2el, ttft = (round(float(np.sqrt(np.mean(np.square(part)))), 4) for part in each)
+        e2el, ttft = ([round(float(v), 4) for v in (np.sqrt(np.mean(np.square(part))), np.mean(part))] for part in each)
         rows.append({"kind": kind, "model": model, "loads": len(each.steps), "e2el": e2el, "ttft": ttft})
-        print(f"{kind:13} {model:28} {len(each.steps):2} loads: step times by E2EL {e2el:.3f}, TTFT {ttft:.3f}")
+        said = "step times by E2EL {:.3f} (mean {:+.3f}), TTFT {:.3f} ({:+.3f})".format(*e2el, *ttft)
+        print(f"{kind:13} {model:28} {len(each.steps):2} loads: {said}")
+    seen = parse_seen(rows)
+    for kind in dict.fromkeys(each.kind for each in seen):
+        gain = (np.array(gains(*each)) for each in by_metric(kind, seen))
+        each_gain = (f"{g.mean():+.2f} +- {g.std(ddof=1) / math.sqrt(len(g)):.2f}" for g in gain)
+        print(f"{kind:13} log score gained by a mean: step times {', TTFT '.join(each_gain)}")
     write_text(argv[0], json.dumps({"schema": SCHEMA, "seen": rows}, indent=1) + "\n")
     return 0
 

@@ -1,9 +1,11 @@
-"""Widths of kinds of serving, by what deployments of each were off.
+"""Means and widths of kinds of serving, by what deployments of each were off.
 
-    s**2 = (DOF S**2 + sum b**2) / (DOF + n),    log factor = s t(DOF + n)
+    m = sum b / (k + n),    s**2 = (DOF S**2 + sum b**2 - m sum b) / (DOF + n) (1 + 1 / (k + n)),    log factor = m + s t(DOF + n)
 
-b [deployment] are log errors, predicted over measured. Of a kind of which n deployments were measured the variance is a scaled inverse
+b [deployment] are log errors, measured over predicted. Of a kind of which n deployments were measured the variance is a scaled inverse
 chi-square around what kinds have in common, S; so the next one's error is a Student t, with heavier tails where fewer were measured.
+Predictions are not off in the mean, k = infinity, but of a kind that leans: whose mean, shrunk by k = ZERO deployments, predicts each of
+its deployments better by the others than none does.
 """
 
 from __future__ import annotations
@@ -11,9 +13,9 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,17 +30,27 @@ from sim.study.deployment import Deployment
 Array = NDArray[np.float64]
 
 DOF = 3.0  # weight of what kinds have in common, in deployments: declared
-PACKAGED, SCHEMA = "data/posteriors/kinds.json", "simctl-kinds/1"
+# Weight of a mean of zero, in deployments; standard errors by which the mean gain in log score must exceed zero, over so many deployments
+ZERO, CLEAR, LEAST = 1.0, 2.0, 3
+FOREIGN = ("engine",)  # its errors are by another engine's serving overhead, in whose place answers have its own: no mean
+PACKAGED, SCHEMA = "data/posteriors/kinds.json", "simctl-kinds/2"
 LEARNT = ("eager",)  # what its servers were off is in the rates: sim.rates.load.EAGER_LAUNCH_SD
 
 
+class Error(NamedTuple):
+    """Log error of a deployment, measured over predicted: root mean square and mean over its servers' loads."""
+
+    rms: float
+    mean: float = 0.0
+
+
 class Seen(NamedTuple):
-    """Log errors of a deployment's step times, by its median E2EL, and of its median TTFT: root mean squares over its servers' loads."""
+    """Log errors of a deployment's step times, by its median E2EL, and of its median TTFT."""
 
     kind: str
     model: str
-    e2el: float
-    ttft: float
+    e2el: Error
+    ttft: Error
 
 
 @cache
@@ -48,9 +60,15 @@ def packaged_seen() -> tuple[Seen, ...]:
         body = json.loads(package_path("scenarios", PACKAGED).read_text(encoding="utf-8"))
         if body["schema"] != SCHEMA:
             raise ValueError(f"schema {body['schema']!r}")
-        return tuple(Seen(str(s["kind"]), str(s["model"]), float(s["e2el"]), float(s["ttft"])) for s in body["seen"])
+        return parse_seen(body["seen"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SimctlError(f"{PACKAGED}: no errors of kinds ({error}); `python -m studies.kinds_seen OUT.json` writes it") from None
+
+
+def parse_seen(rows: Sequence[Mapping[str, Any]]) -> tuple[Seen, ...]:
+    """The deployments of a file's rows; ValueError, KeyError or TypeError where they are none."""
+    errors = ([Error(*map(float, row[name])) for name in ("e2el", "ttft")] for row in rows)
+    return tuple(Seen(str(row["kind"]), str(row["model"]), *each) for row, each in zip(rows, errors, strict=True))
 
 
 def without(deployment: Deployment, seen: Sequence[Seen]) -> tuple[Seen, ...]:
@@ -60,31 +78,67 @@ def without(deployment: Deployment, seen: Sequence[Seen]) -> tuple[Seen, ...]:
 
 
 class Width(NamedTuple):
-    """Student t of a log factor: its scale, degrees of freedom, and the deployments behind it."""
+    """Student t of a log factor: its scale, degrees of freedom, the deployments behind it, and its mean."""
 
     sd: float
     dof: float
     seen: int
+    mean: float = 0.0
 
 
-def width(errors: Sequence[float], common_sd: float) -> Width:
+def width(errors: Sequence[Error], common_sd: float) -> Width:
     """The next deployment's log error, by those of its kind and by what kinds have in common."""
-    dof = DOF + len(errors)
-    return Width(math.sqrt((DOF * common_sd**2 + sum(b * b for b in errors)) / dof), dof, len(errors))
+    return _learnt(errors, common_sd, ZERO if leans(errors, common_sd) else math.inf)
+
+
+def leans(errors: Sequence[Error], common_sd: float) -> bool:
+    """Whether a mean predicts a kind's deployments, each by the others, beyond chance."""
+    if len(errors) < LEAST:
+        return False
+    found = gains(errors, common_sd)
+    return bool(np.mean(found) > CLEAR * np.std(found, ddof=1) / math.sqrt(len(found)))
+
+
+def gains(errors: Sequence[Error], common_sd: float) -> list[float]:
+    """Log score of each deployment's mean error, by the others with their mean, over that by the others without."""
+    found = []
+    for i, error in enumerate(errors):
+        others = [*errors[:i], *errors[i + 1 :]]
+        with_mean, without_mean = (_log_score(error.mean, _learnt(others, common_sd, zero)) for zero in (ZERO, math.inf))
+        found.append(with_mean - without_mean)
+    return found
+
+
+def _learnt(errors: Sequence[Error], common_sd: float, zero: float) -> Width:
+    dof, total = DOF + len(errors), sum(b.mean for b in errors)
+    mean, spread = total / (zero + len(errors)), DOF * common_sd**2 + sum(b.rms**2 for b in errors)
+    sd = math.sqrt((spread - mean * total) / dof * (1.0 + 1.0 / (zero + len(errors))))
+    return Width(sd, dof, len(errors), mean)
+
+
+def _log_score(value: float, found: Width) -> float:
+    """Of a Student t, less what is the same for all of its degrees of freedom."""
+    return -math.log(found.sd) - (found.dof + 1) / 2 * math.log1p(((value - found.mean) / found.sd) ** 2 / found.dof)
+
+
+def by_metric(kind: str, seen: Sequence[Seen]) -> Iterator[tuple[list[Error], float]]:
+    """(errors of a kind's deployments, what kinds have in common) of step times, then of first tokens: the others, one voice each."""
+    for what in ("e2el", "ttft"):
+        errors = defaultdict[str, list[Error]](list)
+        for each in seen:
+            errors[each.kind].append(getattr(each, what))
+        yield errors[kind], _rms([_rms([b.rms for b in of]) for other, of in errors.items() if other != kind])
 
 
 def widths(kind: str, seen: Sequence[Seen]) -> tuple[Width, Width]:
-    """Of a kind: of step times, and of what prompts take beyond them. What kinds have in common is that of the others, one voice each."""
-    e2el, ttft = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
-    for each in seen:
-        e2el[each.kind].append(each.e2el)
-        ttft[each.kind].append(each.ttft)
-    steps, first = (width(by[kind], _rms([_rms(errors) for other, errors in by.items() if other != kind])) for by in (e2el, ttft))
-    return steps, first._replace(sd=math.sqrt(max(first.sd**2 - steps.sd**2, 0.0)))
+    """Of a kind: of step times, and of what prompts take beyond them."""
+    steps, first = (_learnt(*each, math.inf) if kind in FOREIGN else width(*each) for each in by_metric(kind, seen))
+    more = first.mean - steps.mean if first.mean else 0.0  # first tokens that do not lean move with the steps
+    return steps, first._replace(sd=math.sqrt(max(first.sd**2 - steps.sd**2, 0.0)), mean=more)
 
 
 def t_factors(found: Width, draws: int, seed: Sequence[int]) -> Array:
-    """One log-t factor per draw [draw], stratified: its median is 1."""
+    """One log-t factor per draw [draw] about the mean, stratified: its median is 1."""
     rng = np.random.default_rng(list(seed))
     tail = np.random.default_rng(0).standard_t(found.dof, 20_000)
     strata = (rng.permutation(draws) + 0.5) / draws

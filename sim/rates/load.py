@@ -72,10 +72,12 @@ def widened(rates: RateDraws, deployment: Deployment, seed: int = 0, seen: Seque
     variance, kinds = 0.0, not_measured(deployment, rates.source)
     known = packaged_seen() if seen is None and kinds else seen or ()
     for i, kind in enumerate(kinds):
-        steps, prompts = (t_factors(width, rates.count, [seed, 83, i, what]) for what, width in enumerate(widths(kind, known)))
-        for name, drawn in (("launch_layer_s", prompts), ("linear_flops_per_s", 1.0 / prompts)):  # what a prompt waits for
-            rates = _times(rates, name, 1.0, drawn)
-        rates = files.moved(rates, steps)
+        found = widths(kind, known)
+        steps, prompts = (t_factors(width, rates.count, [seed, 83, i, what]) for what, width in enumerate(found))
+        more = math.exp(found[1].mean)
+        for name, power in (("launch_layer_s", 1), ("linear_flops_per_s", -1)):  # what a prompt waits for
+            rates = _times(rates, name, more**power, (more * prompts) ** power)
+        rates = files.slowed(files.moved(rates, steps), found[0].mean, 0.0, seed)
     launch, launch_sd = (EAGER_LAUNCH, EAGER_LAUNCH_SD) if deployment.limits.enforce_eager else (0.0, 0.0)
     if unmeasured_version(deployment):
         variance += STEP_SD**2
@@ -156,7 +158,9 @@ def scope_notes(deployment: Deployment, rates: RateDraws) -> list[str]:
         steps, prompts = widths(kind, packaged_seen())
         sds = f"log sd {steps.sd:.2g} of step times, {prompts.sd:.2g} more of prompts; Student t, {steps.dof:g} degrees of freedom"
         others = f"{steps.seen} measured deployments of this kind" if steps.seen else "other kinds"
-        notes.append(f"wider, by how far predictions of {others} were off: {kind} ({sds}).")
+        both = math.expm1(steps.mean), math.expm1(steps.mean + prompts.mean)
+        slower = "slower by {:.2g} (prompts by {:.2g}) and ".format(*both) * any(both)
+        notes.append(f"{slower}wider, by how far predictions of {others} were off: {kind} ({sds}).")
     if d.limits.enforce_eager:
         notes.append(f"wider, by how far five models without CUDA graphs were off: eager (log sd {EAGER_LAUNCH_SD:g} of launches).")
     if unmeasured_version(d):

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from sim.errors import SimctlError
-from sim.rates.kinds import Width, packaged_seen, t_factors, width, widths, without
+from sim.rates.kinds import Error, Seen, Width, packaged_seen, t_factors, width, widths, without
 from sim.rates.load import load_rates, scope_notes, widened
 from sim.specs.gpus import get_gpu
 from sim.specs.lora import Lora
@@ -15,8 +15,42 @@ from sim.specs.models import get_model
 from sim.study.deployment import Deployment, Limits
 
 
+def seen_as(errors):
+    return [Error(abs(float(b)), float(b)) for b in errors]
+
+
+def test_a_kind_that_leans_is_predicted_to_lean_on():
+    """Servers of a kind that are all slower than predicted, alike; without a lean, or of two servers alone, nothing is moved."""
+    leaning, level = seen_as([0.20, 0.22, 0.18, 0.21, 0.19]), seen_as([0.20, -0.22, 0.18, -0.21, 0.01])
+    found = width(leaning, 0.05)
+    assert found.mean == pytest.approx(0.2 * 5 / 6)
+    assert found.sd < width([Error(b.rms) for b in leaning], 0.05).sd
+    assert [width(errors, 0.05).mean for errors in (level, leaning[:2])] == [0.0, 0.0]
+
+
+def test_a_mean_is_seldom_taken_of_kinds_that_do_not_lean():
+    rng = np.random.default_rng(2)
+    assert np.mean([width(seen_as(0.1 * rng.standard_normal(5)), 0.1).mean != 0.0 for _ in range(1000)]) < 0.1
+
+
+def test_a_mean_moves_medians_and_draws_alike_and_is_said():
+    lora = Deployment(get_model("Llama-3.1-8B"), get_gpu("H100"), limits=Limits(lora=Lora(16, 4)))
+    level = [each._replace(e2el=Error(each.e2el.rms), ttft=Error(each.ttft.rms)) for each in packaged_seen()]
+    moved, still = load_rates(lora), load_rates(lora, seen=level)
+    mean = widths("adapters", packaged_seen())[0].mean
+    assert moved.point.beta == pytest.approx(still.point.beta * np.exp(-mean))
+    assert np.median(moved.draws.beta) == pytest.approx(np.median(still.draws.beta) * np.exp(-mean), rel=0.01)
+    (note,) = (note for note in scope_notes(lora, moved) if "adapters" in note)
+    assert note.startswith(f"slower by {np.expm1(mean):.2g} (prompts by ")
+
+
+def test_another_engine_has_its_own_overhead_and_no_mean():
+    seen = [Seen("engine", str(i), *[Error(0.2, 0.2)] * 2) for i in range(5)] + [Seen("tp", "a", *[Error(0.05, 0.0)] * 2)]
+    assert [each.mean for each in widths("engine", seen)] == [0.0, 0.0]
+
+
 def test_a_kind_hides_its_own_scale_as_it_is_measured():
-    errors = np.random.default_rng(0).normal(0.0, 0.2, 400).tolist()
+    errors = seen_as(np.random.default_rng(0).normal(0.0, 0.2, 400))
     none, few, many = (width(errors[:n], 0.05) for n in (0, 3, 400))
     assert none == Width(0.05, 3.0, 0)
     assert many.sd == pytest.approx(0.2, rel=0.1)
@@ -28,8 +62,8 @@ def test_the_next_deployment_lies_in_the_interval_nine_times_in_ten():
     rng, held = np.random.default_rng(1), []
     for _ in range(2000):
         errors = 0.1 * np.sqrt(3.0 / rng.chisquare(3.0)) * rng.standard_normal(4)
-        known = width(errors[:3].tolist(), 0.1)
-        held.append(abs(errors[3]) <= known.sd * stats.t.ppf(0.95, known.dof))
+        known = width(seen_as(errors[:3]), 0.1)
+        held.append(abs(errors[3] - known.mean) <= known.sd * stats.t.ppf(0.95, known.dof))
     assert np.mean(held) == pytest.approx(0.9, abs=0.02)
 
 
@@ -38,9 +72,9 @@ def test_measured_deployments_lie_in_the_interval_without_them(metric):
     """Each left out alone, and each kind left out whole."""
     alone, whole = [], []
     for each in packaged_seen():
-        error, kin = getattr(each, metric), [s for s in packaged_seen() if s.kind == each.kind and s != each]
-        common = np.sqrt(np.mean(np.square([getattr(s, metric) for s in packaged_seen() if s.kind != each.kind])))
-        for known, held in ((width([getattr(s, metric) for s in kin], common), alone), (width((), common), whole)):
+        error, kin = getattr(each, metric).rms, [s for s in packaged_seen() if s.kind == each.kind and s != each]
+        common = np.sqrt(np.mean(np.square([getattr(s, metric).rms for s in packaged_seen() if s.kind != each.kind])))
+        for known, held in ((width([Error(getattr(s, metric).rms) for s in kin], common), alone), (width((), common), whole)):
             held.append(error <= known.sd * stats.t.ppf(0.95, known.dof))
     assert min(np.mean(alone), np.mean(whole)) >= 0.85
 
@@ -74,7 +108,6 @@ def test_factors_are_a_t_of_median_one():
 def test_a_kind_widens_answers_and_is_named_with_its_width():
     home, lora = (Deployment(get_model("Llama-3.1-8B"), get_gpu("H100"), limits=limits) for limits in (Limits(), Limits(lora=Lora(16, 4))))
     known, wider = load_rates(home), load_rates(lora)
-    assert float(known.point.c0_s) == float(wider.point.c0_s)
     assert np.std(np.log(wider.draws.c0_s)) > np.std(np.log(known.draws.c0_s))
     (note,) = (note for note in scope_notes(lora, wider) if "adapters" in note)
     assert f"{widths('adapters', packaged_seen())[0].sd:.2g}" in note
