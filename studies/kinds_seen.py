@@ -5,8 +5,8 @@
 Every packaged served run of such a kind is predicted at the median rates with other servers' overhead (vLLM's). An error of a load's
 median E2EL is the factor on step times that would mend it: near saturation the queue makes more of the same factor. Loads whose requests
 take over BEHIND of the time that they are sent in are left out, as are prompts that share a prefix: what is off there is not the kind.
-First tokens are of the lowest open loop and of closed loops. Runs of one kind and model are one deployment. Several GPUs are predicted
-without any grid of several.
+Of a load sent again the last counts: kernels of experts are compiled as sizes come up, for seconds. First tokens are of the lowest open
+loop and of closed loops. Runs of one kind and model are one deployment. Several GPUs are predicted without any grid of several.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ class Errors(NamedTuple):
 
 
 def errors(run: ServedRun) -> Errors:
-    """Of each load sent for the first time."""
+    """Of each load as it was sent last."""
     overhead, of_tp = packaged_overhead((run.gpu.name, run.name)), kinds_of(run.deployment) == ["tp"]
     rates = widened(without_tp(run.gpu), run.deployment, seen=()) if of_tp else load_rates(run.deployment, seen=())
     if overhead is None:
         raise UsageError("no packaged serving overhead")
     found = Errors([], [])
-    for load in run.experiments:
+    for load in {each.load: each for each in run.experiments}.values():
         kind, sent_s = kind_of_load(load, run), float(np.ptp(load.arrival_s))
-        if load.replicate or len(load.ttft_s) < LEAST_REQUESTS or kind not in LOADS or load.kind == "ladder":
+        if len(load.ttft_s) < LEAST_REQUESTS or kind not in LOADS or load.kind == "ladder":
             continue
         if load.kind == "open" and np.nanmedian(load.e2el_s) > BEHIND * sent_s:
             continue
