@@ -11,6 +11,9 @@ from sim.specs.attention_policy import AttentionPolicy, dense
 from sim.specs.model import ModelSpec
 
 DENSE = dense()
+# Tokens of a chunk up to which vLLM's latent attention on Hopper (FlashAttention MLA, 0.23) computes it as decodes are, whatever else the
+# iteration carries. It reads longer ones as heads.
+ABSORBED_TOKENS = 512
 
 
 class BatchShape(NamedTuple):
@@ -36,7 +39,8 @@ class BatchShape(NamedTuple):
     pieces: Any = 0.0  # 1 when it carries prefill in captured pieces of a graph, attention launched between them
     padding: Any = 0.0  # rows that the captured graph computes beyond the iteration's tokens
     others: Any = 0.0  # rows of other data-parallel ranks, which pass the same experts
-    expands: Any = 0.0  # 1 when it carries more prefill than a graph holds: latent attention then reads it as heads
+    head_pairs: Any = 0.0  # query-key pairs of chunks that latent attention reads as heads
+    head_cached: Any = 0.0  # tokens cached before those chunks
 
 
 def chunk_pairs(tokens: float, end: float) -> float:
@@ -84,28 +88,32 @@ def mixed_batch(
     return from_sums(float(len(contexts)), sum(contexts, 0.0), near, kept, sums)
 
 
-ChunkSums = tuple[float, float, float, float, float, float, float]
-"""Chunks, tokens, keys read, pairs, keys read in windows, pairs in windows, rows sampled."""
+ChunkSums = tuple[float, float, float, float, float, float, float, float, float]
+"""Chunks, tokens, keys read, pairs, keys read in windows, pairs in windows, rows sampled; pairs of, and tokens cached before, chunks that
+latent attention reads as heads."""
 
 
 def chunk_sums(chunks: Iterable[tuple[float, float, float]], window: int | None) -> ChunkSums:
     """The sums of prefill chunks (tokens, context at the end, rows sampled)."""
-    count = tokens = read = pairs = window_read = window_pairs = sampled = 0.0
+    count = tokens = read = pairs = window_read = window_pairs = sampled = head_pairs = head_cached = 0.0
     for n, end, rows in chunks:
         count += 1.0
         tokens += n
         read += end
         pairs += chunk_pairs(n, end)
         sampled += rows
+        if n > ABSORBED_TOKENS:
+            head_pairs += chunk_pairs(n, end)
+            head_cached += end - n
         if window:
             window_read += min(end, window + n)
             window_pairs += chunk_window_pairs(n, end, window)
-    return count, tokens, read, pairs, window_read, window_pairs, sampled
+    return count, tokens, read, pairs, window_read, window_pairs, sampled, head_pairs, head_cached
 
 
 def from_sums(seqs: float, context: float, near: float, kept: float, chunks: ChunkSums) -> BatchShape:
     """The shape of decodes and chunks given as sums. A simulator that keeps sums comes in here."""
-    count, tokens, read, pairs, window_read, window_pairs, sampled = chunks
+    count, tokens, read, pairs, window_read, window_pairs, sampled, head_pairs, head_cached = chunks
     return BatchShape(
         seqs,
         context,
@@ -123,5 +131,6 @@ def from_sums(seqs: float, context: float, near: float, kept: float, chunks: Chu
         1.0 if count and seqs + tokens <= GRAPH_TOKENS else 0.0,
         captured_padding(seqs + tokens),
         0.0,
-        1.0 if count and seqs + tokens > GRAPH_TOKENS else 0.0,
+        head_pairs,
+        head_cached,
     )

@@ -32,6 +32,8 @@ SUMS: tuple[str, ...] = (
     "prefill_window_context",
     "prefill_window_pairs",
     "sampled",
+    "head_pairs",
+    "head_cached",
 )
 
 

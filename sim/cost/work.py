@@ -43,9 +43,12 @@ from sim.specs.stored import group_bytes, head_bytes, stored
 # carries prefill in captured pieces of a graph has attention and the next piece launched layer by layer, which shows where the GPU is
 # quicker: half of a layer's launches (one model over two H200s; served models of 1 to 30 GB of weights).
 EXPERT_LAUNCHES, PIECES = 2.3, 0.5
-# Latent attention takes 2.5 times what a dense layer does to launch on top where it expands a prompt's keys, and a third of that where its
-# chunks, of no more tokens than a graph holds, are computed as decodes are (a grid of one such model on an H100).
+# Latent attention takes 2.5 times what a dense layer does to launch on top outside a graph, a third of that in pieces of graphs (a grid of
+# one such model on an H100). By a profile on an H200 it is 1.8 in one form, 2.5 in both or with cached tokens, as servers run it.
 LATENT_LAUNCHES, LATENT_PIECES = 2.5, 0.8
+# Keys and values of heads made anew from latents are copied together at half of the bandwidth, before attention starts; attention over
+# them takes 0.77 of what its flops take where a query attends to all of them (chunks of 2,048 and 8,192 tokens of that grid).
+EXPANDING_COPIES, HEAD_PAIRS = 2.0, 0.77
 # A gated-DeltaNet layer takes three dense layers more to launch outside a graph and one in pieces of graphs, of which its kernels are no
 # part: quickest first tokens of one hybrid beside those of the same kind of experts without it, on a host whose dense layers take 0.94 ms.
 # Its decode has eight small kernels more than are counted: one stream of that hybrid.
@@ -227,10 +230,10 @@ def coefficients(
         else:
             kept += keeps
             kv, pair = kv + token_bytes, pair + pair_flops
-            prefill_pair += n * mixer.prefill_flops_per_pair() / tp
+            prefill_pair += n * mixer.prefill_flops_per_pair() / tp * (HEAD_PAIRS if mixer.kind == "mla" else 1.0)
             if mixer.kind == "mla":
                 expanding += n * mixer.expanding_flops() / tp
-                expanded += n * mixer.expanding_elements() * ACTIVATION_BYTES / tp
+                expanded += n * mixer.expanding_elements() * ACTIVATION_BYTES * EXPANDING_COPIES / tp
             # minimum and maximum per key channel, 16-bit: the bytes of two keys, that is of one token's K and V
             keys = mixer.kv_elements_per_token() if mixer.kind == "attention" else 2 * mixer.kv_elements_per_token()
             summary += n * keys * ACTIVATION_BYTES / shards
@@ -459,8 +462,6 @@ def attention_work(c: Coefficients, shape: BatchShape, policy: AttentionPolicy =
     prefill = shape.prefill_context * c.kv_token_bytes + shape.prefill_window_context * c.window_token_bytes
     prefill = prefill + shape.prefill_tokens * written
     cached = shape.prefill_context - shape.prefill_tokens
-    # chunks that a captured graph holds are computed as decodes are: vLLM's latent attention by FlashAttention, up to 512 tokens
-    prefill_pair = c.pair_flops + shape.expands * (c.prefill_pair_flops - c.pair_flops)
     link = hidden = 0.0
     if policy.placement == "host":
         fetched = cached * c.kv_token_bytes
@@ -469,16 +470,17 @@ def attention_work(c: Coefficients, shape: BatchShape, policy: AttentionPolicy =
     else:
         decode = decode + kept
     return AttentionWork(
-        decode * c.kv_read,
+        decode * c.kv_read + shape.head_cached * c.expanding_bytes,  # before attention: not behind the flops of chunks
         # beside chunks a decode's query rows get a block of their own, as wide as a chunk's
         shape.decode_kept * c.pair_flops * (1.0 + shape.has_prefill * (c.mixed_fill - 1.0))
         + shape.decode_window * c.window_pair_flops
         + shape.decode_seqs * c.state_token_flops,
-        prefill * c.kv_read + shape.expands * cached * c.expanding_bytes,
-        shape.prefill_pairs * prefill_pair
+        prefill * c.kv_read,
+        shape.prefill_pairs * c.pair_flops
+        + shape.head_pairs * (c.prefill_pair_flops - c.pair_flops)
         + shape.prefill_window_pairs * c.window_pair_flops
         + shape.prefill_tokens * c.state_token_flops
-        + shape.expands * cached * c.expanding_flops,
+        + shape.head_cached * c.expanding_flops,
         link,
         hidden,
     )

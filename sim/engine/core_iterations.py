@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import sim.engine.core_state as at
-from sim.cost.batch import BatchShape, chunk_pairs, from_sums
+from sim.cost.batch import ABSORBED_TOKENS, BatchShape, chunk_pairs, from_sums
 from sim.cost.graphs import GRAPH_TOKENS
 from sim.engine.core_decide import note_state
 from sim.engine.core_kv import slot_of, take
@@ -65,7 +65,7 @@ def mixed(e: Core, given: Given) -> int:
     """Let the time of the chosen iteration pass: all decodes, and its shares of prefill. Returns what is needed, or 0."""
     s, q, w = e.s, e.q, e.w
     batch, context, total, several = s[at.BATCH], s[at.CONTEXT], s[at.BATCH], 0
-    count, tokens, read, pairs, sampled, samples = 0.0, 0.0, 0.0, 0.0, 0.0, 0
+    count, tokens, read, pairs, sampled, head_pairs, head_cached, samples = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0
     for seat in range(0, s[at.SHARES] * at.SEAT, at.SEAT):
         request, n, start = w[seat + at.SHARE_AT], w[seat + at.SHARE_TOKENS_AT], w[seat + at.SHARE_START_AT]
         end = start + n
@@ -78,6 +78,8 @@ def mixed(e: Core, given: Given) -> int:
             batch, context = batch + 1, context + start
         else:
             count, tokens, read, pairs, sampled = count + 1.0, tokens + n, read + end, pairs + chunk_pairs(n, end), sampled + whole
+            if n > ABSORBED_TOKENS:
+                head_pairs, head_cached = head_pairs + chunk_pairs(n, end), head_cached + start
     head_start = max(s[at.ENDS] - s[at.DECIDES], 0)
     chunks = int(count)
     if s[at.WAS_SHARED]:
@@ -91,7 +93,7 @@ def mixed(e: Core, given: Given) -> int:
         own, exposed = s[at.PRICED], 0
         s[at.PRICED] = -1
     elif chunks:
-        sums = (count, tokens, read, pairs, 0.0, 0.0, sampled)
+        sums = (count, tokens, read, pairs, 0.0, 0.0, sampled, head_pairs, head_cached)
         shape = from_sums(float(batch), float(context), 0.0, float(context), sums)
         rows, logits = int(shape.decode_seqs + shape.prefill_tokens + shape.padding), int(shape.sampled)
         if e.by_rows[3 * rows] < 0.0:
@@ -116,6 +118,7 @@ def mixed(e: Core, given: Given) -> int:
         row, log = log_row(e, batch, context, total, head_start, exposed + own), e.rows
         log[row + at.R_CHUNKS], log[row + at.R_CHUNK_TOKENS], log[row + at.R_CHUNK_CONTEXT] = chunks, int(tokens), int(read)
         log[row + at.R_CHUNK_PAIRS], log[row + at.R_CHUNK_SAMPLED] = int(pairs), int(sampled)
+        log[row + at.R_HEAD_PAIRS], log[row + at.R_HEAD_CACHED] = int(head_pairs), int(head_cached)
         log[row + at.R_SAMPLED], log[row + at.R_FRESH] = s[at.BATCH] + samples, samples
     let_pass(e, host, exposed + own)
     s[at.CLOCK] += 1
@@ -156,7 +159,8 @@ def with_launches(shape: Any, eager: float, pieces: float) -> Any:
         pieces,
         shape.padding,
         shape.others,
-        shape.expands,
+        shape.head_pairs,
+        shape.head_cached,
     )
 
 

@@ -25,6 +25,9 @@ from sim.ticks import TICK_S
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 BLOCK = 2**16  # rows looked at together
+CHUNK_SUMS = (
+    at.R_CHUNKS, at.R_CHUNK_TOKENS, at.R_CHUNK_CONTEXT, at.R_CHUNK_PAIRS, at.R_CHUNK_SAMPLED, at.R_HEAD_PAIRS, at.R_HEAD_CACHED,
+)  # fmt: skip
 
 
 class Expanded:
@@ -149,10 +152,7 @@ class Expanded:
         first = later == 0
         batch = np.where(first, of(at.R_BATCH), of(at.R_DECODES))
         context = of(at.R_CONTEXT) + later * of(at.R_DECODES)
-        chunks, tokens, read, pairs, sampled = (
-            np.where(first, of(column), 0)
-            for column in (at.R_CHUNKS, at.R_CHUNK_TOKENS, at.R_CHUNK_CONTEXT, at.R_CHUNK_PAIRS, at.R_CHUNK_SAMPLED)
-        )
+        chunks, tokens, read, pairs, sampled, *as_heads = (np.where(first, of(column), 0) for column in CHUNK_SUMS)
         rows, prefill = batch + tokens, chunks > 0
         ready = each + (batch + chunks) * per_sequence + prefill * with_prefill
         head_start = np.where(first, of(at.R_HEAD_START), np.int64(2**62)) if self._config.overlaps else 0
@@ -160,13 +160,15 @@ class Expanded:
         eager, pieces = prefill & (rows > GRAPH_TOKENS), prefill & (rows <= GRAPH_TOKENS)
         launching = np.where(eager, eager_ticks, piece_ticks)
         late = np.where((left > 0) & (launching > 0), np.maximum(1.0 - left / np.maximum(launching, 1), 0.0), 1.0)
-        whole = [np.asarray(values, dtype=np.float64) for values in (batch, context, chunks, tokens, read, pairs, sampled, prefill)]
-        b, c, n_chunks, n_tokens, n_read, n_pairs, n_sampled, has = whole
+        counts = (batch, context, chunks, tokens, read, pairs, sampled, prefill, *as_heads)
+        whole = [np.asarray(values, dtype=np.float64) for values in counts]
+        b, c, n_chunks, n_tokens, n_read, n_pairs, n_sampled, has, head_pairs, head_cached = whole
         none = np.zeros(len(b))
         padding = captured_padding(rows)
         shape = BatchShape(
-            b, c, none, c, n_chunks, n_tokens, n_read, n_pairs, none, none, b + n_sampled, has, eager * late, pieces * late, padding
-        )
+            b, c, none, c, n_chunks, n_tokens, n_read, n_pairs, none, none, b + n_sampled, has, eager * late, pieces * late, padding, none,
+            head_pairs, head_cached,
+        )  # fmt: skip
         return shape, exposed
 
     def terms(self, which: Any) -> Floats:

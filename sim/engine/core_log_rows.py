@@ -21,7 +21,7 @@ def log_row(e: Core, batch: int, context: int, tokens: int, head_start: int, tic
     log[row + at.R_INCREMENT], log[row + at.R_CLOCK], log[row + at.R_DECODES] = 0, s[at.CLOCK], s[at.BATCH]
     log[row + at.R_BATCH], log[row + at.R_CONTEXT], log[row + at.R_SHARES] = batch, context, s[at.SHARES]
     log[row + at.R_TOKENS], log[row + at.R_CHUNKS], log[row + at.R_FRESH] = tokens, 0, 0
-    for column in (at.R_CHUNK_TOKENS, at.R_CHUNK_CONTEXT, at.R_CHUNK_PAIRS, at.R_CHUNK_SAMPLED):
+    for column in (at.R_CHUNK_TOKENS, at.R_CHUNK_CONTEXT, at.R_CHUNK_PAIRS, at.R_CHUNK_SAMPLED, at.R_HEAD_PAIRS, at.R_HEAD_CACHED):
         log[row + column] = 0
     log[row + at.R_RUNNING], log[row + at.R_USED], log[row + at.R_LEFT] = s[at.WAS_RUNNING], s[at.WAS_USED], s[at.BLOCKS] - s[at.FREE]
     log[row + at.R_ADMITTED], log[row + at.R_PREEMPTED], log[row + at.R_REQUEUED] = s[at.ADMITTED], s[at.PREEMPTED], s[at.REQUEUED]

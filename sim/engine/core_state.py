@@ -102,6 +102,8 @@ ROW_COLUMNS = (
     "chunk_context",
     "chunk_pairs",
     "chunk_sampled",
+    "head_pairs",  # of chunks that latent attention reads as heads
+    "head_cached",
     "sampled",  # of the first
     "fresh",  # of these, first tokens and those after a preemption
     "running",  # at the decision
@@ -114,8 +116,8 @@ ROW_COLUMNS = (
 )
 (
     R_N, R_DECIDED, R_LAUNCHED, R_SETTLED, R_UNDER_WAY, R_HEAD_START, R_FIRST, R_INCREMENT, R_CLOCK, R_DECODES, R_BATCH, R_CONTEXT,
-    R_SHARES, R_TOKENS, R_CHUNKS, R_CHUNK_TOKENS, R_CHUNK_CONTEXT, R_CHUNK_PAIRS, R_CHUNK_SAMPLED, R_SAMPLED, R_FRESH, R_RUNNING, R_USED,
-    R_LEFT, R_ADMITTED, R_PREEMPTED, R_REQUEUED, R_LACKS,
+    R_SHARES, R_TOKENS, R_CHUNKS, R_CHUNK_TOKENS, R_CHUNK_CONTEXT, R_CHUNK_PAIRS, R_CHUNK_SAMPLED, R_HEAD_PAIRS, R_HEAD_CACHED,
+    R_SAMPLED, R_FRESH, R_RUNNING, R_USED, R_LEFT, R_ADMITTED, R_PREEMPTED, R_REQUEUED, R_LACKS,
 ) = range(len(ROW_COLUMNS))  # fmt: skip
 ROW = len(ROW_COLUMNS)
 # `entries` of the log: kind, and of a chunk row, request, tokens, end; of a setback row and request; of an episode of decoding the decode

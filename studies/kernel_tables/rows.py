@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.cost.all_reduce import wire_bytes
-from sim.cost.batch import BatchShape
+from sim.cost.batch import ABSORBED_TOKENS, BatchShape
 from sim.cost.gemm import GEMM_KERNELS, Gemm, at_rows, gemms_over_roofline
 from sim.cost.rates import Rates
 from sim.cost.step_time import all_reduce_s, attention_s, kernels_s, linear_s
@@ -148,9 +148,11 @@ def _chunks(t: Table) -> BatchShape:
     batch, n, end = t.number("batch_size"), t.number("isl"), t.number("isl") + t.number("step", 0.0)
     ramp = np.clip(np.minimum(end, SPARSE.top_k) - (end - n), 0.0, None)
     near = ramp * (end - n + ramp) - ramp * (ramp - 1) / 2 + (n - ramp) * SPARSE.top_k
+    pairs, as_heads = batch * (n * end - n * (n - 1) / 2), n > ABSORBED_TOKENS
     return BatchShape(
-        prefill_seqs=batch, prefill_tokens=batch * n, prefill_context=batch * end, prefill_pairs=batch * (n * end - n * (n - 1) / 2),
-        prefill_window_context=batch * np.minimum(end, SPARSE.top_k + n), prefill_window_pairs=batch * near, expands=1.0,
+        prefill_seqs=batch, prefill_tokens=batch * n, prefill_context=batch * end, prefill_pairs=pairs,
+        prefill_window_context=batch * np.minimum(end, SPARSE.top_k + n), prefill_window_pairs=batch * near,
+        head_pairs=as_heads * pairs, head_cached=as_heads * batch * (end - n),
     )  # fmt: skip
 
 

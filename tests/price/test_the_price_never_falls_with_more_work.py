@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from sim.cost.batch import decode_batch, mixed_batch
+from sim.cost.batch import ABSORBED_TOKENS, decode_batch, mixed_batch
 from sim.cost.rates import UNITS, Rates
 from sim.cost.step_time import step_time_s
 from sim.cost.work import iteration_work
@@ -15,12 +15,17 @@ from sim.engine.step_clock import StepTime
 from sim.specs.attention_policy import blocks, dense, pages, sink_window
 from sim.specs.precision import Precision
 from tests.examples import examples
-from tests.price.shapes import HYBRID_MOE, MODELS, plausible_rates, rate_values
+from tests.price.shapes import HYBRID_MOE, LATENT, MODELS, plausible_rates, rate_values
 
 POLICIES = [dense(), dense("host"), sink_window("host"), pages(8), blocks(8), blocks(32, "host")]
 CONTEXTS = st.lists(st.integers(1, 2**17), max_size=24)
 CHUNKS = st.lists(st.tuples(st.integers(1, 8192), st.integers(0, 2**17)), max_size=3)
 BY_MODEL = pytest.mark.parametrize("model", MODELS, ids=lambda m: m.name)
+
+
+def reads_alike(model, tokens, more):
+    """Whether a chunk grown by so many tokens is attended to in the same form: latent attention reads long chunks as heads."""
+    return model is not LATENT or (tokens <= ABSORBED_TOKENS) == (tokens + more <= ABSORBED_TOKENS)
 
 
 def seconds(model, contexts, chunks, rates, policy=POLICIES[0], tp=1):
@@ -50,7 +55,8 @@ def test_a_sequence_a_context_a_token_or_a_chunk_more(model, contexts, chunks, p
     if chunks:
         i = grown % len(chunks)
         (n, past), rest = chunks[i], (chunks[:i], chunks[i + 1 :])
-        assert seconds(model, contexts, [*rest[0], (n + 1, past), *rest[1]], rates, policy, tp) >= least
+        if reads_alike(model, n, 1):
+            assert seconds(model, contexts, [*rest[0], (n + 1, past), *rest[1]], rates, policy, tp) >= least
         assert seconds(model, contexts, [*rest[0], (n, past + more), *rest[1]], rates, policy, tp) >= least
 
 
@@ -70,11 +76,19 @@ def in_parts(model, parts, rates):
 def test_micro_batches_of_a_longer_prompt(model, contexts, chunks, more, size, values):
     """Cut where they are full: what the last prompt has more comes last."""
     rates, (*others, (n, past)) = Rates(**values), chunks
+    assume(reads_alike(model, n, more))
     before, after = ([(m, behind + m, 1) for m, behind in (*others, last)] for last in ((n, past), (n + more, past)))
     least = in_parts(model, micro_batches(contexts, before, size), rates) * (1 - 1e-12)
     assert in_parts(model, micro_batches(contexts, after, size), rates) >= least
     alone = [in_parts(model, equal_micro_batches([], asked[-1:], size), rates) for asked in (before, after)]
     assert alone[1] >= alone[0] * (1 - 1e-12)
+
+
+def test_a_chunk_that_latent_attention_reads_as_heads_may_cost_less_than_one_of_a_token_less():
+    """The engine goes by the chunk's length (512 tokens), not by which form is quicker."""
+    rates = plausible_rates()
+    short, long = (seconds(LATENT, [100] * 10, [(n, 0)], rates) for n in (ABSORBED_TOKENS, ABSORBED_TOKENS + 1))
+    assert short * (1 - 1e-4) < long < short
 
 
 def test_of_micro_batches_in_equal_shares_a_token_more_can_save_one():
