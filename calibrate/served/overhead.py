@@ -5,7 +5,7 @@ Rates learnt in process show all host work. What serving hides of it and adds, i
     c0, shown     fixed cost as served, share of the per-sequence cost that shows: linear in the ladder's windows, solved draw by draw;
                   without a ladder c0 closes the low load's median TPOT, and what shows follows from the schedule
     launch        the host's time to launch an iteration without CUDA graph, over the grids' (calibrate.served.launches)
-    request_s     closes the median TTFT; what requests share of it (serial_s) and the time per token sent are those of other servers
+    request_s     closes the median TTFT; what requests share of it and the times per prompt token and token sent are those of other servers
     noise         of single requests about their replay, and what a run's requests have in common
 """
 
@@ -50,8 +50,12 @@ LEAST_REQUESTS = 5
 ROUNDS = 3
 PHASES, PHASES_SD = 12, 0.005  # runs with step times so far apart (log sd): one run's median TTFT jumps with the iterations that are met
 HOSTS_HIDDEN_SD_S = 0.04e-3  # of the fixed cost that another host hides: four hid 1.26, 1.23, 1.19 and 1.20 ms
-# The API server's own time per request (five servers: 1.5, 1.9, 2.0, 2.7 and 3.1 ms) and per token sent.
-SERIAL_S, TOKEN_S = 2.2e-3, 35e-6
+# The API server's own time per prompt token on either way. vLLM on an H200, cached prompts of 1,000 to 30,000 tokens: 0.40 us before its
+# engine, 0.43 after it, where the first step of detokenizing reads the whole prompt; 0.90 in all. SGLang does not read it again: half of
+# what parsing and checking take by themselves.
+PROMPT_TOKEN_S = {"vllm": 0.45e-6, "sglang": 0.07e-6}
+# Its own time per request but for that (five servers' prompts of 1,024 tokens: 1.5, 1.9, 2.0, 2.7 and 3.1 ms in all) and per token sent.
+SERIAL_S, TOKEN_S = 1.3e-3, 35e-6
 WHOLE = slice(None)
 
 
@@ -101,7 +105,7 @@ def fit_overhead(run: ServedRun, in_process: RateDraws, low: Sequence[Experiment
     rates = scaled(rates, PARTLY_EXPOSED, exposed_share, at_draws, f"{100 * exposed_share:.0f} % of it shows when served")
     work = hidden_work(in_process.point, rates.point)
     source = Provenance(Origin.SERVED, f"fitted to {low[0].name}", run.gpu.name)
-    host = HostRates(request_s=0.0, serial_s=SERIAL_S, token_s=TOKEN_S, source=source, work=work)
+    host = HostRates(0.0, PROMPT_TOKEN_S.get(run.limits.engine, 0.0), serial_s=SERIAL_S, source=source, token_s=TOKEN_S, work=work)
     launch, launch_sd = launch_factor(low, launching_s(run, in_process.point), work) if overlaps else (1.0, 0.0)
     if run.tp > 1 and (others := packaged_overhead((run.gpu.name, run.name), run.limits.engine)) is not None:
         launch, launch_sd = others.launch, others.launch_sd  # each GPU's worker launches in a process of its own: tokens do not wait for it

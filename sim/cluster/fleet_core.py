@@ -159,21 +159,26 @@ def came_through(f: FleetCore, call: int) -> None:
 
 def reach(f: FleetCore, call: int, now_s: float) -> None:
     """A call is at the API server of its replica, a processor that its calls share (sim.cost.api_server)."""
-    c = f.c
-    if not c[on.SERIAL_WORK]:
+    work = server_work(f, call)
+    if not work:
         hand_over(f, call, now_s)
         return
     i = f.calls[call * on.CALL + on.REPLICA]
     load = i * on.LOAD
     share_server(f, i)
-    f.leaves[call] = f.given[i] + c[on.SERIAL_WORK]
+    f.leaves[call] = f.given[i] + 1.0
     if f.loads[load + on.SERVING]:
         f.calls[f.loads[load + on.SERVER_TAIL] * on.CALL + on.BEHIND] = call
     else:
         f.loads[load + on.SERVER_HEAD] = call
     f.loads[load + on.SERVER_TAIL] = call
-    f.loads[load + on.SERVING] += 1
+    f.loads[load + on.SERVING] += work
     note_departure(f, i)
+
+
+def server_work(f: FleetCore, call: int) -> int:
+    """Ticks of the API server's own time for a call."""
+    return to_ticks(f.x[on.SERIAL_S] + f.q[call * at.REQUEST + at.PROMPT] * f.x[on.PROMPT_TOKEN_S])
 
 
 def share_server(f: FleetCore, i: int) -> None:
@@ -201,14 +206,14 @@ def leave_server(f: FleetCore, i: int) -> None:
     share_server(f, i)
     call = f.loads[load + on.SERVER_HEAD]
     f.loads[load + on.SERVER_HEAD] = f.calls[call * on.CALL + on.BEHIND]
-    f.loads[load + on.SERVING] -= 1
+    f.loads[load + on.SERVING] -= server_work(f, call)
     note_departure(f, i)
     hand_over(f, call, f.c[on.NOW] * TICK_S)
 
 
 def hand_over(f: FleetCore, call: int, now_s: float) -> None:
     """A call is on its way from the API server to the engine."""
-    ready = to_ticks(now_s + (f.x[on.REQUEST_S] + f.q[call * at.REQUEST + at.PROMPT] * f.x[on.PROMPT_TOKEN_S]))
+    ready = to_ticks(now_s + f.x[on.REQUEST_S])
     if ready > f.c[on.NOW]:
         push(f, ready, on.AT_ENGINE, call)
     else:
@@ -255,11 +260,18 @@ def tell(f: FleetCore, i: int, e: Core) -> None:
                     first_token(f, call)
 
 
+def after_s(f: FleetCore, place: int, fresh: int) -> float:
+    """HostRates.after_s of the API servers."""
+    return f.x[on.RESPONSE_S] + place * f.x[on.TOKEN_S] + fresh * f.x[on.PROMPT_TOKEN_S]
+
+
 def finished(f: FleetCore, call: int, place: int) -> None:
     """The last token, at this place of its iteration, is on its way to the client."""
     f.loads[f.calls[call * on.CALL + on.REPLICA] * on.LOAD + on.INSIDE] -= 1
-    ticks = to_ticks(f.x[on.RESPONSE_S] + place * f.x[on.TOKEN_S])
-    if ticks > 0:
-        push(f, f.c[on.NOW] + ticks, on.THROUGH, call)
+    request = call * at.REQUEST
+    first_s = after_s(f, f.q[request + at.FIRST_PLACE], f.q[request + at.FRESH])
+    ticks = to_ticks(max(f.c[on.NOW] * TICK_S + after_s(f, place, 0), f.q[request + at.FIRST_SENT] * TICK_S + first_s))
+    if ticks > f.c[on.NOW]:
+        push(f, ticks, on.THROUGH, call)
     else:
         came_through(f, call)

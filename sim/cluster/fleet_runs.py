@@ -148,13 +148,13 @@ def _state(
     one = make_core(config, steps, q.ravel(), names, deepest, ranks_of(trace, config), arrival_s, keep=keep, arrays=arrays)
     c = np.zeros(on.COUNTS, dtype=np.int64)
     c[[on.CALLS, on.REPLICAS, on.POLICY, on.BLOCK]] = count, replicas, on.ROUTES[router], config.block_size
-    c[[on.DISPATCH, on.SERIAL_WORK]] = to_ticks(settings.get("dispatch_s", 0.0)), to_ticks(host.serial_s)
-    c[[on.WINDOW, on.REMEMBERS, on.NAMES]] = to_ticks(settings.get("reserve_s", 0.0)), remembers, shared.distinct if shared else 0
+    c[[on.DISPATCH, on.WINDOW]] = to_ticks(settings.get("dispatch_s", 0.0)), to_ticks(settings.get("reserve_s", 0.0))
+    c[[on.REMEMBERS, on.NAMES]] = remembers, shared.distinct if shared else 0
     c[on.FREE], c[on.AT] = count if max_concurrency is None else max_concurrency, -1
     loads = np.zeros((replicas, on.LOAD), dtype=np.int64)
     loads[:, (on.WAKES, on.LEAVES)], loads[:, on.AFTER_ARRIVALS], loads[:, on.OLDEST] = at.NEVER, 1, -1
     idle = 0.0 if settings.get("idle_scores_zero") else 1.0
-    x = [host.request_s, host.prompt_token_s, host.response_s, host.token_s]
+    x = [host.request_s, host.serial_s, host.prompt_token_s, host.response_s, host.token_s]
     x += [settings.get("overload_factor", 0.0), settings.get("decode_weight", 0.0), idle]
     links, most = np.zeros((2 * replicas + 1, on.LINK)), count if moves and shared else 0  # transfers
     if moves and shared:

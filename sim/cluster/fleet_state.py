@@ -10,7 +10,7 @@ from sim.engine.core_state import Core, Ints
 
 # `c`: limits, and what changes in a run
 _places = count()
-CALLS, REPLICAS, POLICY, BLOCK, DISPATCH, SERIAL_WORK = (next(_places) for _ in range(6))  # a call is one request of the trace
+CALLS, REPLICAS, POLICY, BLOCK, DISPATCH = (next(_places) for _ in range(5))  # a call is one request of the trace
 FREE, HELD, HELD_HEAD, HELD_TAIL, EVENTS, SERIAL, NOW, NEXT, SENT, ENDED, AT = (next(_places) for _ in range(11))
 ALONE = next(_places)  # another fleet drives the engine AT, and each call lets it go on once
 WINDOW, COUNTED = (next(_places) for _ in range(2))  # ticks from a pick until it counts in a load; how many of `order` do
@@ -19,7 +19,7 @@ FETCH, LATENCY, MOVING, MOVED, LOOK = (next(_places) for _ in range(5))  # trans
 COUNTS = next(_places)
 FROM_MOST, FROM_BUSIEST = 1, 2  # values of FETCH
 # `x`: seconds of the host, and options of policies
-REQUEST_S, PROMPT_TOKEN_S, RESPONSE_S, TOKEN_S, OVERLOAD, DECODE_WEIGHT, IDLE_SCORE = range(7)
+REQUEST_S, SERIAL_S, PROMPT_TOKEN_S, RESPONSE_S, TOKEN_S, OVERLOAD, DECODE_WEIGHT, IDLE_SCORE = range(8)
 # `calls`: CALL numbers each
 _places = count()
 FOLLOWER, WAITS, FIRST_NAME, DEPTH, DRAW, NEXT_DRAW = (next(_places) for _ in range(6))  # draws of routers that look at no load
@@ -33,7 +33,8 @@ NOT_YET, ITS_OWN, NEVER_MORE = range(3)
 _places = count()
 REQUESTS, PENDING, ONGOING, KNOWN = (next(_places) for _ in range(4))  # as sim.cluster.policies.Load; blocks of the call that is routed
 INSIDE = next(_places)  # calls sent to it and not finished
-SERVER_HEAD, SERVER_TAIL, SERVING, SINCE, LEAVES, WAKES, AFTER_ARRIVALS = (next(_places) for _ in range(7))
+SERVER_HEAD, SERVER_TAIL, SINCE, LEAVES, WAKES, AFTER_ARRIVALS = (next(_places) for _ in range(6))
+SERVING = next(_places)  # ticks of work of all calls at its API server
 REMEMBERED, OLDEST, OLDEST_PLACE, LATEST = (next(_places) for _ in range(4))  # blocks; first call with such, and block of it; last call
 LOAD = next(_places)
 # `events`: a heap by (tick, serial), EVENT numbers each
@@ -73,7 +74,7 @@ class FleetCore(NamedTuple):
     arrival_s: Any  # [calls] of clients that wait for others, when they send
     think_s: Any
     leaves: Any  # [calls] what `given` will be when a call leaves its API server
-    given: Any  # [replicas] ticks of service that every call at the API server has had since it was empty
+    given: Any  # [replicas] share of its work that every call at the API server has had since it was empty
     order: Ints  # [calls] in which they were sent
     loads: Ints
     holders: Ints  # [names] a bit for each replica that was sent the block

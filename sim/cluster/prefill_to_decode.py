@@ -83,7 +83,7 @@ class PrefillToDecode:
         request.blocks, request.hashed_blocks = [], 0
         if request in fleet.impatient:
             fleet.impatient[request] = None
-        fleet.after(fleet.clock.now + to_ticks(running.pool.host.after_s(place)), self._to_decode, request)
+        fleet.after(to_ticks(request.first_token_s), self._to_decode, request)
 
     def _to_decode(self, request: Request) -> None:
         if not request.cancelled:

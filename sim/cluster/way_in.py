@@ -23,7 +23,7 @@ class WayIn:
 
     def __init__(self, fleet: FleetParts, moved: Callable[[Request, Replica], None]) -> None:
         self._fleet, self._moved = fleet, moved
-        self._servers = [SharedServer(to_ticks(fleet.pool_of(replica).pool.host.serial_s)) for replica in fleet.replicas]
+        self._servers = [SharedServer() for _ in fleet.replicas]
         self._at_server: defaultdict[int, deque[Request]] = defaultdict(deque)
 
     def route(self, request: Request, running: RunningPool, now_s: float) -> None:
@@ -63,10 +63,11 @@ class WayIn:
             return
         if request in self._fleet.impatient:
             self._fleet.impatient[request] = replica
-        if not running.pool.host.serial_s:
+        work = to_ticks(running.pool.host.server_s(request.prompt_tokens))
+        if not work:
             self._hand_over(request, replica, now_s)
             return
-        self._servers[replica.index].arrive(self._fleet.clock.now)
+        self._servers[replica.index].arrive(self._fleet.clock.now, work)
         self._at_server[replica.index].append(request)
         self._watch(replica)
 
@@ -85,7 +86,7 @@ class WayIn:
         self._watch(replica)
 
     def _hand_over(self, request: Request, replica: Replica, now_s: float) -> None:
-        ready = to_ticks(now_s + self._fleet.pool_of(replica).pool.host.before_s(request.prompt_tokens))
+        ready = to_ticks(now_s + self._fleet.pool_of(replica).pool.host.request_s)
         self._fleet.after(max(ready, self._loaded(request, replica)), self._at_engine, request, replica)
 
     def _loaded(self, request: Request, replica: Replica) -> int:

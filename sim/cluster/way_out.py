@@ -25,13 +25,13 @@ class WayOut:
         fleet.kv.keep(request, replica, running)
         replica.left(request)
         fleet.room(replica).leave(request)
-        after_s = running.pool.host.after_s(place)
-        if request.given_up_by(fleet.clock.now * TICK_S + after_s):
+        through_s = max(fleet.clock.now * TICK_S + running.pool.host.after_s(place), request.first_token_s)
+        if request.given_up_by(through_s):
             fleet.tell_router(request, replica)
             fleet.impatient[request] = None
         else:
             fleet.impatient.pop(request, None)
-            fleet.after(fleet.clock.now + to_ticks(after_s), self._came_through, request, replica)
+            fleet.after(to_ticks(through_s), self._came_through, request, replica)
         self._way_in.release(running)
 
     def _came_through(self, request: Request, replica: Replica) -> None:

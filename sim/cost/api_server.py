@@ -1,4 +1,4 @@
-"""The API server as a processor that its requests share equally."""
+"""The API server as a processor that its requests share."""
 
 from __future__ import annotations
 
@@ -8,48 +8,52 @@ from collections.abc import Sequence
 
 
 class SharedServer:
-    """A processor that shares itself equally among its jobs, all of `work` ticks: with n of them each takes n times as long.
+    """A processor that turns to all its jobs stage by stage: each has of it in proportion to its work, so that jobs that come together
+    leave together.
 
-    Jobs leave in order of arrival. Times are ticks; the caller lets arrivals and departures happen in order of time, a departure first.
+    Jobs leave in order of arrival. Times and works are ticks, a work one or more; the caller lets arrivals and departures happen in order
+    of time, a departure first.
     """
 
-    def __init__(self, work: int) -> None:
-        self._work = work
-        self._given = 0.0  # ticks of service that every job present has had since the server was last empty
-        self._leaves: deque[float] = deque()  # what `given` will be when each job leaves
+    def __init__(self) -> None:
+        self._given = 0.0  # share of its work that every job present has had since the server was last empty
+        self._jobs: deque[tuple[float, int]] = deque()  # what `given` will be when each job leaves, and its work
+        self._busy = 0  # work of all jobs present
         self._since = 0
 
-    def arrive(self, now: int) -> None:
+    def arrive(self, now: int, work: int) -> None:
         """A job comes."""
         self._advance(now)
-        self._leaves.append(self._given + self._work)
+        self._jobs.append((self._given + 1.0, work))
+        self._busy += work
 
     def next_departure(self) -> int | None:
         """Departure of the next job if none arrives before; None when there is none."""
-        if not self._leaves:
+        if not self._jobs:
             return None
-        return self._since + math.ceil(max(self._leaves[0] - self._given, 0.0) * len(self._leaves))
+        return self._since + math.ceil(max(self._jobs[0][0] - self._given, 0.0) * self._busy)
 
     def depart(self, now: int) -> None:
         """The next job leaves, at the time that `next_departure` says."""
         self._advance(now)
-        self._leaves.popleft()
+        self._busy -= self._jobs.popleft()[1]
 
     def _advance(self, now: int) -> None:
-        if self._leaves:
-            self._given += (now - self._since) / len(self._leaves)
+        if self._jobs:
+            self._given += (now - self._since) / self._busy
         else:
             self._given = 0.0
         self._since = now
 
 
-def departures(arrivals: Sequence[int], work: int) -> list[int]:
-    """Departures from a SharedServer of the jobs that arrive at these ticks (in order)."""
-    server, left = SharedServer(work), []
-    for arrival in [*arrivals, None]:
+def departures(arrivals: Sequence[int], works: Sequence[int]) -> list[int]:
+    """Departures from a SharedServer of the jobs that arrive at these ticks (in order); those without work leave at once."""
+    server, left, inside = SharedServer(), list(arrivals), deque[int]()
+    for i, arrival in enumerate([*arrivals, None]):
         while (leaves := server.next_departure()) is not None and (arrival is None or leaves <= arrival):
             server.depart(leaves)
-            left.append(leaves)
-        if arrival is not None:
-            server.arrive(arrival)
+            left[inside.popleft()] = leaves
+        if arrival is not None and works[i]:
+            server.arrive(arrival, works[i])
+            inside.append(i)
     return left

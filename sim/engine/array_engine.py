@@ -36,7 +36,7 @@ class RequestLog(Protocol):
     """Notified of what happens to requests (sim.results.record.RunLog)."""
 
     def scheduled(self, request: Request, ticks: int) -> None: ...
-    def first_token(self, request: Request, replica: int, end_s: float, place: int) -> None: ...
+    def first_token(self, request: Request, replica: int, end_s: float, place: int, fresh: int) -> None: ...
     def last_token(self, request: Request, end_s: float, place: int) -> None: ...
 
 
@@ -166,7 +166,7 @@ class ArrayEngine:
             if not last:
                 if q[row + at.SCHEDULED] >= 0:
                     log.scheduled(request, q[row + at.SCHEDULED])
-                log.first_token(request, replica, end_s, place)
+                log.first_token(request, replica, end_s, place, q[row + at.FRESH])
                 continue
             del self._requests[row]
             request.generated_tokens, request.preemptions = request.output_tokens, q[row + at.PREEMPTIONS]

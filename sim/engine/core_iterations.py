@@ -125,12 +125,17 @@ def mixed(e: Core, given: Given) -> int:
     s[at.CONTEXT] += s[at.BATCH]
     place = s[at.BATCH]  # tokens of decodes come first
     finish_decodes(e)
-    s[at.PARTIAL] = -1
+    s[at.PARTIAL], fresh = -1, 0
+    for seat in range(0, s[at.SHARES] * at.SEAT, at.SEAT):
+        request = w[seat + at.SHARE_AT]
+        if not q[request + at.GENERATED] and w[seat + at.SHARE_START_AT] + w[seat + at.SHARE_TOKENS_AT] == q[request + at.PROMPT]:
+            fresh += q[request + at.PROMPT]
     for seat in range(0, s[at.SHARES] * at.SEAT, at.SEAT):
         request, end = w[seat + at.SHARE_AT], w[seat + at.SHARE_START_AT] + w[seat + at.SHARE_TOKENS_AT]
         if s[at.KEEP]:
             log_chunk(e, request, w[seat + at.SHARE_TOKENS_AT], end)
         if end == q[request + at.PROMPT] + q[request + at.GENERATED]:
+            q[request + at.FRESH] = q[request + at.FRESH] or fresh
             sample(e, request, end, place)
             place += 1
         else:

@@ -55,6 +55,7 @@ OF_SEAT, HELD = (next(_places) for _ in range(2))  # place of its list of findab
 RUN, RUN_BEFORE, RUN_AFTER = (next(_places) for _ in range(3))  # free blocks with its own contents; what is evicted before and after them
 CACHED = next(_places)  # prompt tokens found at the first admission; -1: not admitted
 SCHEDULED, FIRST_SENT, FIRST_PLACE, LAST_SENT, LAST_PLACE = (next(_places) for _ in range(5))  # ticks, and places in the iteration
+FRESH = next(_places)  # prompt tokens of all whose first token came in the same iteration
 REQUEST = next(_places)
 
 # `w`: lists of requests, of which the first so many hold

@@ -43,6 +43,7 @@ class Request:
     generated_tokens: int = 0
     cached_tokens: int = 0  # prompt tokens found in the prefix cache at first admission
     preemptions: int = 0
+    first_token_s: float = 0.0  # when its first token is with its client
     cancelled: bool = False  # its client has given up
     hands_over: bool = False  # goes on at another replica when its first token is sampled, which no client sees
     blocks: list[int] = field(default_factory=list)  # KV block ids, in order

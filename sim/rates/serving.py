@@ -31,16 +31,17 @@ MIN_C0_S = 1e-5
 PARTLY_EXPOSED = ("c_seq_s", "c_prefill_s")  # host work of which serving shows a share
 LAUNCHING = ("launch_layer_s",)
 DECLARED = Provenance(Origin.PRIOR, "declared prior")
-# A prompt of text takes so much longer to its first token than token ids do, at any length up to 1,000 tokens: HTTP, tokenising, a client
-# that is not ours. Median of a 14B served on an H200 (2.7 ms) and of a 7B in fp8 (4 ms), `vllm bench serve` beside our client.
-TEXT_S = 3.3e-3
+# A prompt of text takes so much longer to its first token than token ids do: HTTP, tokenising, a client that is not ours. Median of a 14B
+# served on an H200 (2.7 ms) and of a 7B in fp8 (4 ms), `vllm bench serve` beside our client, at 1,000 tokens or less; and per token, of
+# cached prompts of up to 30,000 on an H200, half of it on either way.
+TEXT_S, TEXT_TOKEN_S = 3.3e-3, 0.25e-6
 # All measured hosts are one provider's virtual machines. How far another's lie from them in launch time (log sd): a declared prior, for
 # half and twice are seen in public (an ordinary bare-metal driver launches a small kernel in 4 to 5 us, the measured hosts in 9.5).
 PROVIDERS_SD = 0.35
 UNITS = {
     "request_s": "s per request: receive, parse, template, hand to the engine",
     "serial_s": "s of the API server's own time per request: requests that come together share it",
-    "prompt_token_s": "s per prompt token: tokenise",
+    "prompt_token_s": "s of the API server's own time per prompt token: parse, check, pack, hash; and again before the first token",
     "response_s": "s per token sent, as latency: detokenise, stream",
     "token_s": "s of the API server's own time per token sent: those of an iteration go out one after another",
 }
@@ -48,20 +49,21 @@ UNITS = {
 
 @dataclass(frozen=True, slots=True)
 class HostRates:
-    """Host latencies in seconds. All delay a request before its engine sees it, or its tokens on their way out; only `serial_s` also
-    occupies requests: an API server is one process that turns to all its requests by turns. It sends the tokens of an iteration in the
-    engine's order, those of new requests last, so a first token waits for the tokens of all that decode beside it. That the server
-    reads requests more slowly while it sends tokens is left out.
+    """Host latencies in seconds. All delay a request before its engine sees it, or its tokens on their way out; `serial_s` and
+    `prompt_token_s` also occupy the API server, one process that turns to all its requests by turns. It sends the tokens of an iteration in
+    the engine's order, those of new requests last, so a first token waits for the tokens of all that decode beside it. Before any of those
+    it reads the prompts of all new ones once more, to detokenize; the engine goes on meanwhile, and what it samples comes with the first
+    token. That other requests and tokens wait for all this is left out.
     """
 
     request_s: float = 4e-3
-    prompt_token_s: float = 1e-6
+    prompt_token_s: float = 5e-7
     response_s: float = 1e-3
     serial_s: float = 1e-3
     source: Provenance = DECLARED
     token_s: float = 0.0  # nothing is declared of a host that nobody has seen sending
     work: HostWork = NO_WORK  # of the engine itself, per iteration: what the rates leave out because it can hide behind the GPU
-    text: bool = False  # whether `request_s` is of prompts that come as text, not as token ids
+    text: bool = False  # whether `request_s` and `prompt_token_s` are of prompts that come as text, not as token ids
 
     def __post_init__(self) -> None:
         for name in UNITS:
@@ -73,15 +75,19 @@ class HostRates:
         """The same server when prompts come as text, or as token ids."""
         if text == self.text:
             return self
-        return replace(self, request_s=max(self.request_s + (TEXT_S if text else -TEXT_S), 0.0), text=text)
+        sign = 1 if text else -1
+        request_s, token_s = max(self.request_s + sign * TEXT_S, 0.0), max(self.prompt_token_s + sign * TEXT_TOKEN_S, 0.0)
+        return replace(self, request_s=request_s, prompt_token_s=token_s, text=text)
 
-    def before_s(self, prompt_tokens: float) -> float:
-        """Seconds from a client sending a request to its engine having it, the API server's own time left out."""
-        return self.request_s + prompt_tokens * self.prompt_token_s
+    def server_s(self, prompt_tokens: Any) -> Any:
+        """Seconds of the API server's own time for a prompt of so many tokens (a number or an array)."""
+        return self.serial_s + prompt_tokens * self.prompt_token_s
 
-    def after_s(self, place: Any) -> Any:
-        """Seconds from the end of an iteration to the client having the token at this place (0 the first; a number or an array) of it."""
-        return self.response_s + place * self.token_s
+    def after_s(self, place: Any, fresh: Any = 0) -> Any:
+        """Seconds from the end of an iteration to the client having the token at this place (0 the first; a number or an array) of it, and
+        of first ones behind `fresh` prompt tokens of all that are new in it.
+        """
+        return self.response_s + place * self.token_s + fresh * self.prompt_token_s
 
 
 NO_HOST = HostRates(0.0, 0.0, 0.0, 0.0, replace(GIVEN, evidence="none: the engine without a server"))
@@ -193,13 +199,12 @@ def as_served(
 
 
 def host_of_log(request_s: float, text: bool) -> HostRates:
-    """Latencies of a host of which a log shows the time per request in all: what of it requests share, and the time per token sent, are
-    those of the packaged servers.
+    """Latencies of a host of which a log shows the time per request in all: what of it requests share, and the times per prompt token and
+    token sent, are those of the packaged servers.
     """
-    known = packaged_overhead()
-    shared_s, token_s = (known.serial_s, known.token_s) if known else (HostRates().serial_s, 0.0)
-    shared_s = min(shared_s, request_s)
-    return HostRates(request_s=request_s - shared_s, serial_s=shared_s, token_s=token_s, text=text)
+    known = packaged_overhead() or HostRates()
+    shared_s, prompt_token_s = min(known.serial_s, request_s), known.prompt_token_s + (TEXT_TOKEN_S if text else 0.0)
+    return HostRates(request_s - shared_s, prompt_token_s, serial_s=shared_s, token_s=known.token_s, text=text)
 
 
 def hidden_work(in_process: Rates, served: Rates) -> HostWork:

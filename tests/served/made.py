@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from calibrate.served.launches import HOSTS_LAUNCH
-from calibrate.served.overhead import SERIAL_S, TOKEN_S
+from calibrate.served.overhead import PROMPT_TOKEN_S, SERIAL_S, TOKEN_S
 from calibrate.served.replay import replay
 from calibrate.served.runs import Experiment, ServedRun
 from sim.cost.batch import decode_batch
@@ -40,7 +40,7 @@ def as_served(rates):
 
 
 WORK = hidden_work(IN_PROCESS.point, as_served(IN_PROCESS).point)
-HOST = HostRates(request_s=REQUEST_S, serial_s=SERIAL_S, token_s=TOKEN_S, work=WORK)
+HOST = HostRates(request_s=REQUEST_S, prompt_token_s=PROMPT_TOKEN_S["vllm"], serial_s=SERIAL_S, token_s=TOKEN_S, work=WORK)
 
 
 def served(experiment):

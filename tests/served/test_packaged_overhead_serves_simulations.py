@@ -16,6 +16,7 @@ from sim.rates.serving import (
     HOSTS_SCHEMA,
     PACKAGED,
     TEXT_S,
+    TEXT_TOKEN_S,
     HostRates,
     as_served,
     packaged_overhead,
@@ -73,7 +74,10 @@ def test_another_engine_has_hosts_of_its_own_where_any_were_seen(monkeypatch):
 
 def test_text_prompts_take_longer_to_their_first_token():
     host = HostRates()
-    assert host.sent(text=True).before_s(100) == pytest.approx(host.before_s(100) + TEXT_S)
+    text = host.sent(text=True)
+    assert text.request_s == pytest.approx(host.request_s + TEXT_S)
+    assert text.server_s(10_000) == pytest.approx(host.server_s(10_000) + 10_000 * TEXT_TOKEN_S)
+    assert text.sent(text=False).server_s(10_000) == pytest.approx(host.server_s(10_000))
     assert as_served(rates_for(get_gpu("H100")))[1].request_s >= TEXT_S
 
 

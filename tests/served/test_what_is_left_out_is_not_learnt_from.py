@@ -48,7 +48,7 @@ def test_rates_without_several_gpus_are_learnt_from_one():
     ],
 )
 def test_a_run_is_of_the_part_that_nobody_measured(name, part):
-    everything = list(left_out(read_served(MEASURED / "h200" / f"served_{name}.nc"), draws=5))
+    everything = list(left_out(read_served(MEASURED / "h200" / f"served_{name}.nc"), draws=10))
     assert all(score.median_abs < 0.4 for each in everything for score in each.scores)
     assert {each.part for each in everything} - OF_GPUS <= {part, *OF_MODELS}
     found = [each for each in everything if each.part == part]

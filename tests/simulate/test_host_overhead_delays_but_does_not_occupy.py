@@ -16,20 +16,33 @@ HOST = HostRates(request_s=0.004, prompt_token_s=0.0001, response_s=0.002, seria
 
 
 def test_by_hand():
-    # host 4 ms + 10 x 0.1 ms, prefill 20 ms, response 2 ms; then two decodes of 11 ms
+    # host 4 ms + 10 x 0.1 ms, prefill 20 ms, 10 x 0.1 ms again, response 2 ms; two decodes of 11 ms from the prefill's end
     record, _ = run(trace_of([(1.0, 10, 3)]), EngineConfig(num_gpu_blocks=64), host=HOST)
     latency = request_latencies_ms(record)
-    assert latency["ttft"] == pytest.approx([27.0])
-    assert latency["tpot"] == pytest.approx([11.0])
+    assert latency["ttft"] == pytest.approx([28.0])
+    assert latency["tpot"] == pytest.approx([10.5])
     assert latency["e2el"] == pytest.approx([49.0])
     assert pooled_itl_ms(record)[0] == pytest.approx([11.0, 11.0])
     assert record.iterations["start_s"][0] == pytest.approx(1.005)
 
 
 def test_requests_reach_the_engine_when_the_host_is_through_with_them():
-    # the long prompt arrives first and is tokenised longer, so the short one overtakes it
-    record, _ = run(trace_of([(0.0, 500, 1), (0.001, 5, 1)]), EngineConfig(num_gpu_blocks=64, max_num_seqs=1), host=HOST)
-    assert np.argsort(record.requests["scheduled_s"]).tolist() == [1, 0]
+    # the long prompt takes 50 ms to read, and the short one that comes 1 ms later waits for it
+    record, _ = run(trace_of([(0.0, 500, 1), (0.001, 5, 1)]), EngineConfig(num_gpu_blocks=64), host=HOST)
+    assert record.requests["submitted_s"] == pytest.approx([0.0545, 0.0545], abs=1e-3)
+    assert record.requests["submitted_s"][0] < record.requests["submitted_s"][1]
+
+
+def test_first_tokens_wait_until_the_prompts_of_all_new_ones_are_read_again_and_the_engine_goes_on():
+    calls = [(0.0, 300, 1), (0.0, 200, 2), (0.0, 100, 30)]
+    hosts = HostRates(0.1, 1e-4, 2e-3, 0.0), HostRates(0.1, 0.0, 2e-3, 0.0)
+    read, unread = (run(trace_of(calls), EngineConfig(num_gpu_blocks=64), host=host)[0].requests for host in hosts)
+    took_s = 0.06  # all 600 tokens, once before the engine and once more after it
+    assert read["first_sampled_s"] - unread["first_sampled_s"] == pytest.approx([took_s] * 3)
+    assert read["first_token_s"] - unread["first_token_s"] == pytest.approx([2 * took_s] * 3)
+    # no token comes before the first; where the last comes later anyway, it comes as soon as it would
+    later_s = np.where(read["output_tokens"] == 30, unread["finish_s"] + took_s, read["first_token_s"])
+    assert read["finish_s"] == pytest.approx(later_s)
 
 
 def test_a_closed_loop_waits_for_the_response():
@@ -68,8 +81,8 @@ def simulated(*rates: str) -> dict:
 def test_each_rate_can_be_set_by_its_name():
     base = simulated("request_s=0.001", "prompt_token_s=0", "response_s=0", "serial_s=0")
     slow = simulated("request_s=0.021", "prompt_token_s=0.0001", "response_s=0.005", "serial_s=0")
-    assert slow["mean_ttft_ms"] - base["mean_ttft_ms"] == pytest.approx(20.0 + 10.0 + 5.0)
-    assert slow["mean_tpot_ms"] == pytest.approx(base["mean_tpot_ms"])
+    assert slow["mean_ttft_ms"] - base["mean_ttft_ms"] == pytest.approx(20.0 + 20.0 + 5.0)
+    assert slow["mean_tpot_ms"] == pytest.approx(base["mean_tpot_ms"] - 10.0 / 10)  # the engine does not wait for the second reading
     assert slow["provenance"]["host_request_s"] == 0.021
     assert slow["provenance"]["host_basis"].endswith("serial_s as given")
 

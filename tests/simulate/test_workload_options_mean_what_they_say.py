@@ -122,6 +122,7 @@ def test_host_overhead_is_charged_once_per_request():
     charged, bare = summary(*arguments), summary(*arguments, "--host-rate", "none")
     host = {name: charged["provenance"][f"host_{name}"] for name in ("request_s", "serial_s", "prompt_token_s", "response_s")}
     assert min(host["request_s"] + host["serial_s"], host["response_s"]) > 0
-    expected_ms = 1e3 * (host["request_s"] + host["serial_s"] + 1000 * host["prompt_token_s"] + host["response_s"])
+    expected_ms = 1e3 * (host["request_s"] + host["serial_s"] + 2 * 1000 * host["prompt_token_s"] + host["response_s"])
     assert charged["mean_ttft_ms"] - bare["mean_ttft_ms"] == pytest.approx(expected_ms, abs=0.01)
-    assert charged["mean_tpot_ms"] == pytest.approx(bare["mean_tpot_ms"], rel=1e-9)
+    once_ms = expected_ms - 1e6 * host["prompt_token_s"]  # a prompt is read again before its first token, while the engine goes on
+    assert charged["mean_e2el_ms"] - bare["mean_e2el_ms"] == pytest.approx(once_ms, abs=0.01)
