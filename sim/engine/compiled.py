@@ -30,7 +30,7 @@ from sim.cluster import fleet_core, fleet_events, fleet_moves, fleet_routes, fle
 from sim.cluster.fleet_core import serve_fleet
 from sim.cost import batch, smooth, step_time, work
 from sim.cost.graphs import GRAPH_TOKENS, captured_padding
-from sim.engine import core, core_decide, core_iterations, core_kv, core_log_rows, core_parts, core_time
+from sim.engine import core, core_decide, core_iterations, core_kv, core_log_rows, core_parts, core_state, core_time
 from sim.engine import step_clock as iteration
 from sim.engine.core_iterations import Given
 from sim.engine.replica_runs import PlainPolicy
@@ -55,6 +55,7 @@ _FORMULA: tuple[Any, ...] = (
     step_time.terms_of,
     step_time.total_s,
     iteration.charged,
+    core_state.charged_in,
     iteration.late_share,
     iteration.on_chord,
     iteration.staged_s,

@@ -11,9 +11,9 @@ from sim.engine.core_decide import note_state
 from sim.engine.core_kv import slot_of, take
 from sim.engine.core_log_rows import log_chunk, log_row, log_setback
 from sim.engine.core_parts import bisect_running, drop_decode, expect_shared, fill_shared, heap_pop, heap_push, leave, push_unsent, release
-from sim.engine.core_state import Core
+from sim.engine.core_state import Core, charged_in
 from sim.engine.core_time import after, cut, let_pass, send_at_end
-from sim.engine.step_clock import charged, late_share, on_chord, staged_s
+from sim.engine.step_clock import late_share, on_chord, staged_s
 from sim.ticks import Stretch, elapsed, to_ticks
 
 
@@ -83,8 +83,7 @@ def mixed(e: Core, given: Given) -> int:
     head_start = max(s[at.ENDS] - s[at.DECIDES], 0)
     chunks = int(count)
     if s[at.WAS_SHARED]:
-        shared, common = s[at.WAS_SHARED] * s[at.BLOCK], s[at.WAS_COMMON] * s[at.BLOCK]
-        context = charged(context, batch, batch + chunks, shared, common, s[at.SAVED], s[at.READ_BLOCKS])
+        context = charged_in(s, context, batch, chunks, s[at.WAS_SHARED], s[at.WAS_COMMON])
     ready = preparing(e, batch + chunks, int(chunks > 0))
     exposed, left = max(ready - head_start, 0), max(head_start - ready, 0)
     if chunks and not s[at.WHOLE]:
@@ -177,8 +176,7 @@ def jump(e: Core) -> int:
     batch = s[at.BATCH]
     context = s[at.CONTEXT]
     if s[at.SHARED]:
-        shared, common = s[at.SHARED] * s[at.BLOCK], s[at.COMMON] * s[at.BLOCK]
-        context = charged(context, batch, batch, shared, common, s[at.SAVED], s[at.READ_BLOCKS])
+        context = charged_in(s, context, batch, 0, s[at.SHARED], s[at.COMMON])
     stretch = stretch_of(e, batch, context)
     first, n = stretch.first, stretch.most
     if not first:

@@ -216,6 +216,11 @@ def _listed(name: str, column: Any) -> Any:
     return column.data if name in SPARSE else array("q", column.tobytes())
 
 
+def charged_in(s: Any, context: int, batch: int, chunks: int, shared_blocks: int, common_blocks: int) -> int:
+    """`charged` in an iteration of `batch` decodes and so many chunks."""
+    return charged(context, batch, batch + chunks, shared_blocks * s[BLOCK], common_blocks * s[BLOCK], s[SAVED], s[READ_BLOCKS])
+
+
 def supply(core: Core, steps: StepTime, reason: int) -> None:
     """Fill in the price that the loop stopped for."""
     needed = int(core.s[NEEDED])
@@ -243,5 +248,5 @@ def _price(core: Core, steps: StepTime) -> int:
             batch, context = batch + 1, context + start
         else:
             chunks.append((tokens, start + tokens, int(start + tokens == known)))
-    context = charged(context, batch, batch + len(chunks), s[WAS_SHARED] * s[BLOCK], s[WAS_COMMON] * s[BLOCK], s[SAVED], s[READ_BLOCKS])
+    context = charged_in(s, context, batch, len(chunks), s[WAS_SHARED], s[WAS_COMMON])
     return steps.mixed(batch, context, 0, context, chunks, max(s[ENDS] - s[DECIDES], 0))

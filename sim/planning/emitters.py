@@ -89,6 +89,8 @@ def _llm_config(server: Server, said: list[str]) -> dict[str, Any]:
         found["accelerator_type"] = accelerator
     else:
         said.append(f"Ray has no name for {gpu}: nothing keeps replicas off other cards.")
+    if server.labels:  # the one field that takes any name
+        found["runtime_env"] = {"env_vars": server.labels}
     return found | {"deployment_config": {"num_replicas": server.replicas}, "engine_kwargs": settings(server.flags)}
 
 

@@ -113,7 +113,7 @@ def test_pools_are_read_as_a_fleet(kind, roles, tmp_path):
         assert {pool.deployment.router for pool in fleet.pools} == {"power-of-two"}
 
 
-@pytest.mark.parametrize("kind", ["compose", "k8s", "kserve", "llm-d", "dynamo"])  # of Ray's fields none holds it
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "vllm"])
 def test_a_split_by_length_is_read_back_with_its_threshold(kind, tmp_path):
     load = Workload.drawn(50, request_rate=4.0, input_len=3000, length_cv=1.0, output_len=64)
     choices, _ = Plan([Deployment.of("Llama-3.1-8B", "H100")], load, ("ttft:p99<2s",), pools=("split",)).choices()
