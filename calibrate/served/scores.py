@@ -130,7 +130,7 @@ def within(place: Array, level: float) -> NDArray[np.bool_]:
 
 def if_right(experiment: Experiment, predicted: Prediction, metric: str, noise: Mapping[str, float], run_noise: float = 0.0) -> Array:
     """Share of requests inside their 90 % interval where each draw in turn is the truth, and the others the prediction [draw]: how far the
-    share of one server lies from 0.9 by chance, for one server's requests err together.
+    share of one server lies from 0.9 by chance, for all requests of one server are off alike.
     """
     draws = np.log(predicted.times[metric][:, np.isfinite(getattr(experiment, metric))])
     rng, shares = np.random.default_rng(0), []

@@ -1,12 +1,13 @@
 """served: a real server under load. A closed-loop ladder, open-loop Poisson streams, multi-turn sessions, a KV-starved burst.
 
-Protocol (served/8). One experiment is one batch of streams; a stream that fails voids its batch, and a void batch is kept and
+Protocol (served/9). One experiment is one batch of streams; a stream that fails voids its batch, and a void batch is kept and
 marked, never averaged. A wave of the ladder sends N distinct prompts at once; its decode throughput is read in the true-decode
 window. At the end the open loops are sent again, on the same server, and sessions and the closed loop three times more
 (hw.suites.served_plan). Before the first experiment the server answers warm-up waves of every prompt length to come, the longest of the
-open loops among them, which are not recorded. While an experiment runs, clock and power of a GPU of this machine are read beside it,
-and a server of our own can be made to write down its iterations (hw.serve.recording). With the text client the plan is
-hw.suites.served_plan.text_plan.
+open loops among them, and single prompts of lengths between, which are not recorded: kernels of experts are compiled as sizes come up,
+while every stream waits for seconds (up to version 8 the first loads met that). While an experiment runs, clock and power of a GPU of
+this machine are read beside it, and a server of our own can be made to write down its iterations (hw.serve.recording). With the text
+client the plan is hw.suites.served_plan.text_plan.
 Files of version 6 say by name alone which prompts were text, those of version 5 have no replicate column, and those before do not say
 when an experiment began.
 """
@@ -42,11 +43,12 @@ from hw.suites import served_plan as plans
 from hw.suites.served_plan import PlannedLoad
 from sim.errors import SimctlError, UsageError
 
-PROTOCOL = "served/8"
+PROTOCOL = "served/9"
 # The burst asks for more KV than its server has, in requests that outgrow their first blocks: it must queue and preempt.
 # cuda: 1024 blocks of 16 tokens for 48 x (1024 + 128); cpu: 12 blocks of 128 tokens for 24 x (96 + 64).
 STARVED_BLOCKS = {"cuda": 1024, "cpu": 12}
 BLOCK_TOKENS = 16  # of vLLM's blocks on a GPU
+BETWEEN = tuple(tokens + odd for tokens in (96, 192, 384, 768, 1536, 3072) for odd in (0, 1))  # prompt tokens: warm-up
 BURST = {"cuda": (48, 1024, 128), "cpu": (24, 96, 64)}  # requests, prompt tokens, output tokens
 # Above every prompt of a phase and below the KV of the starved server. Equal for both on a GPU: the second server reuses the compilation.
 MAX_MODEL_LEN = {("cuda", "plan"): 8192, ("cuda", "starved"): 8192, ("cpu", "plan"): None, ("cpu", "starved"): 1024,
@@ -190,8 +192,10 @@ def measure(
     """
     warm = load.Prompts(vocab, 99)
     longest = {max(prompt for prompt, _ in e.load[1]) for e in experiments if e.load}
-    for index, tokens in enumerate(sorted({64, *longest, *(e.prompt_tokens for e in experiments)})):
-        asyncio.run(load.wave(target, warm, 4, tokens, 8, first=100 * index))
+    waves = [(4, tokens) for tokens in sorted({64, *longest, *(e.prompt_tokens for e in experiments)})]
+    waves += [(1, tokens) for tokens in BETWEEN if tokens < max(longest, default=0)]
+    for index, (streams, tokens) in enumerate(waves):
+        asyncio.run(load.wave(target, warm, streams, tokens, 8, first=100 * index))
     waiting = [e for e in experiments if e.name not in journal]
     for experiment in paced(waiting, budget, name, reserve_s=2.0):
         began_s = time.time()

@@ -206,7 +206,8 @@ HELD = (0.85, 0.97)  # share of requests that a 90 % interval should hold
 
 def left_out_cells(found: list[LeftOut]) -> list[dict[str, Any]]:
     """One row per part, kind of load and metric: servers, loads, requests, the median error, the share of requests inside their 90 %
-    interval, and that share's own 90 % interval were the predictions right: few servers, of which each errs as a whole, show little.
+    interval, and that share's own 90 % interval were the predictions right: all requests of one server are off alike, so that few servers
+    show little.
     """
     from statistics import median
 
