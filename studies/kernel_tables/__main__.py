@@ -20,7 +20,7 @@ from sim.errors import UsageError
 from sim.specs.gpus import get_gpu
 from simctl.text.layout import aligned, fill
 from studies.kernel_tables.latency_tables import read_tables
-from studies.kernel_tables.table_errors import LAUNCH_BOUND_S, Passed, errors
+from studies.kernel_tables.table_errors import LAUNCH_BOUND_S, Passed, errors, layer_errors
 from studies.program import program
 
 
@@ -34,12 +34,13 @@ def run(folder: Path, hw: str | None, out: Path | None, as_json: bool) -> None:
     if not tables:  # of a folder of several systems
         raise UsageError(f"{folder}: no tables of {hw}")
     parts, passed = errors(tables)
+    parts += layer_errors(tables)
     if as_json:
         body = {"rows": [dataclasses.asdict(part) for part in parts], "not_predicted": [dataclasses.asdict(each) for each in passed]}
         click.echo(json.dumps(body, indent=1))
     else:
         lines = [
-            (p.gpu, p.operation, p.dtype, f"{p.size} {p.axis}", str(p.n), f"{p.median:.0%}", f"{p.bias:+.0%}", f"{p.p90:.0%}")
+            (p.gpu, p.operation, p.dtype, f"{p.size} {p.axis}".strip(), str(p.n), f"{p.median:.0%}", f"{p.bias:+.0%}", f"{p.p90:.0%}")
             for p in parts
         ]
         click.echo("\n".join(aligned(("GPU", "operation", "dtype", "size", "n", "median", "bias", "p90"), lines, left=4)))

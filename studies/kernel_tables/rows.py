@@ -6,7 +6,7 @@ A row of a module (an MLA layer's attention, a layer of experts) is the work of 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from sim.cost.all_reduce import wire_bytes
 from sim.cost.batch import ABSORBED_TOKENS, BatchShape
-from sim.cost.gemm import GEMM_KERNELS, Gemm, at_rows, gemms_over_roofline
+from sim.cost.gemm import GEMM_KERNELS, Gemm, at_rows, gemms_on, gemms_over_roofline, roofline
+from sim.cost.gemm_surface import surface_of
 from sim.cost.rates import Rates
 from sim.cost.step_time import all_reduce_s, attention_s, kernels_s, linear_s
 from sim.cost.work import ALL_TO_ALL_OPS, ATTENTION_KERNELS, EXPERT_KERNELS, Work, coefficients, expected_experts, work_from
@@ -52,12 +53,15 @@ class Predicted:
     predicted_s: Array
 
 
-def predicted(table: Table) -> list[Predicted]:
-    """A table's rows by the formula, by operation, those of unknown dtypes left out; none for a table that the formula has no term for."""
-    return [_predicted(table, operation) for operation in OPERATIONS if operation.table == table.name]
+def predicted(table: Table, alone: bool = False) -> list[Predicted]:
+    """A table's rows by the formula, by operation, those of unknown dtypes left out; none for a table that the formula has no term for.
+
+    `alone`: GEMMs at the flop rate that they were timed at, not at an engine's, whose clock is lower.
+    """
+    return [_predicted(table, operation, alone) for operation in OPERATIONS if operation.table == table.name]
 
 
-def _predicted(table: Table, operation: _Operation) -> Predicted:
+def _predicted(table: Table, operation: _Operation, alone: bool) -> Predicted:
     table = table.where(np.isin(table.text(operation.dtype, "bfloat16"), list(DTYPES)) & operation.kept(table))
     measured = table.number("latency") / 1e3 * operation.milliseconds
     if operation.eager:
@@ -70,13 +74,16 @@ def _predicted(table: Table, operation: _Operation) -> Predicted:
     for name in np.unique(dtype):
         of = dtype == name
         weights = DTYPES[str(name)]
-        seconds[of] = _busy_s(operation.work(table.where(of), weights), _rates(table.gpu, weights))
+        seconds[of] = _busy_s(operation.work(table.where(of), weights), _rates(table.gpu, weights, alone))
     return Predicted(table.gpu.name, operation.name, dtype, operation.size(table), operation.axis, measured, seconds)
 
 
 @cache
-def _rates(gpu: GpuSpec, weights: str) -> Rates:
-    return rates_for(gpu, Precision(weights)).point
+def _rates(gpu: GpuSpec, weights: str, alone: bool) -> Rates:
+    rates = rates_for(gpu, Precision(weights)).point
+    own = gemms_on(gpu)
+    best = roofline(own) if own else surface_of(gpu, weights)
+    return replace(rates, linear_flops_per_s=best.flops_per_s) if alone and best else rates
 
 
 def _busy_s(work: Work, rates: Rates) -> Any:

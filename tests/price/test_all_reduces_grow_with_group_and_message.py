@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.cost.all_reduce import GROUPS, wire_bytes
+from sim.cost.all_reduce import GROUPS, LARGE_BYTES, LARGE_SHARE, wire_bytes
 from sim.specs.gpus import get_gpu, list_gpus
 
 BYTES = st.floats(1.0, 1e9)
 GPU = st.sampled_from([None, *map(get_gpu, list_gpus())])
 
 
-@given(BYTES, GPU)
+@given(st.floats(1.0, LARGE_BYTES), GPU)
 def test_two_gpus_carry_the_message_once(size, gpu):
     assert wire_bytes(size, 2, gpu) == size
 
@@ -47,3 +47,9 @@ def test_large_messages_take_what_was_measured_of_the_chip(gpu, four, eight):
 def test_siblings_have_their_chips_groups_and_others_a_ring():
     assert wire_bytes(64e6, 8, get_gpu("GH200")) == 64e6 * GROUPS["H100"][8]
     assert wire_bytes(64e6, 4, get_gpu("A40")) == 64e6 * 1.5
+
+
+@pytest.mark.parametrize(("gpu", "share"), [("H100", LARGE_SHARE), ("GH200", LARGE_SHARE), ("A100-80G", LARGE_SHARE), ("A40", 1.0)])
+def test_bytes_beyond_the_largest_that_engines_send_take_less_where_that_was_measured(gpu, share):
+    more = wire_bytes(3 * LARGE_BYTES, 2, get_gpu(gpu)) - wire_bytes(LARGE_BYTES, 2, get_gpu(gpu))
+    assert more == pytest.approx(share * 2 * LARGE_BYTES)

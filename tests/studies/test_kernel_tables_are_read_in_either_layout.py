@@ -18,6 +18,7 @@ from sim.specs.precision import Precision
 from studies.kernel_tables.__main__ import main
 from studies.kernel_tables.latency_tables import Table, read_tables
 from studies.kernel_tables.rows import predicted
+from studies.kernel_tables.table_errors import layer_errors
 
 GEMM = {"gemm_dtype": ["bfloat16"] * 3, "m": [1, 64, 4096], "n": [4096] * 3, "k": [4096] * 3, "latency": [0.02, 0.03, 0.9]}
 
@@ -131,3 +132,20 @@ def test_all_to_all_is_in_microseconds_and_each_way_is_half_of_a_layers_exchange
     assert found.measured_s.tolist() == pytest.approx([60e-6, 150e-6])
     expected = (ops * rates.comm_latency_s + np.array([1, 256]) * moved / rates.comm_bytes_per_s) / 2
     assert found.predicted_s.tolist() == pytest.approx(expected.tolist())
+
+
+def test_a_layer_is_summed_where_all_its_kernels_were_timed():
+    """Llama-3.2-3B at one sequence: GEMMs of its four shapes, and attention of 24 heads."""
+    shapes = [(5120, 3072), (3072, 3072), (16384, 3072), (3072, 8192)]
+    gemm = {"gemm_dtype": ["bfloat16"] * 4, "m": [1] * 4, "n": [n for n, _ in shapes], "k": [k for _, k in shapes], "latency": [0.1] * 4}
+    attention = {"num_heads": [24], "num_key_value_heads": [8], "head_dim": [128], "batch_size": [1], "step": [1023], "latency": [0.1]}
+    tables = [
+        Table(get_gpu("L40S"), name, "1", Path(), {key: np.array(values) for key, values in columns.items()})
+        for name, columns in (("gemm_perf", gemm), ("generation_attention_perf", attention))
+    ]
+    sums = sum(float(found.predicted_s.sum()) for table in tables for found in predicted(table))
+    in_engine, alone = layer_errors(tables)
+    assert (in_engine.operation, in_engine.size, in_engine.n) == ("layer, in engine", "decode", 1)
+    assert in_engine.bias == pytest.approx(sums / 5e-4 - 1)
+    assert alone.operation == "layer, alone"
+    assert not layer_errors(tables[:1])
