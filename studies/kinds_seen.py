@@ -32,6 +32,7 @@ from sim.rates.kinds import LEARNT, SCHEMA, by_metric, gains, kinds_of, parse_se
 from sim.rates.load import load_rates, widened
 from sim.rates.posterior import slowed
 from sim.rates.serving import packaged_overhead
+from sim.rates.source import ahead
 from studies.program import program
 
 FIRST_TOKENS = ("low", "closed")
@@ -63,7 +64,7 @@ def errors(run: ServedRun) -> Errors:
 
         def off(log_factor: float, metric: str = "e2el_s", load: Experiment = load) -> float:
             moved = slowed(rates, log_factor, 0.0, 0)
-            served, host = overhead.applied(moved, run.limits.options.get("async_scheduling", True)), overhead.host(moved)
+            served, host = overhead.applied(moved, ahead(run.deployment)), overhead.host(moved)
             bias = {s.metric: s.bias for s in score(load, replay(run, load, served, host), overhead.noise)}
             return math.log1p(bias[metric])
 

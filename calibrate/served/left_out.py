@@ -45,6 +45,7 @@ from sim.rates.load import family_known, load_rates, widened
 from sim.rates.posterior import DECODE, host_factors, model_errors, moved, rates_for
 from sim.rates.provenance import outside_measured
 from sim.rates.serving import ServingOverhead, packaged_overhead
+from sim.rates.source import ahead
 from sim.specs.gpu import GpuSpec
 from sim.specs.lookup import key
 from sim.specs.precision import Precision
@@ -168,7 +169,7 @@ def _of_engine(run: ServedRun, engines: Sequence[str]) -> str:
     """Part of the run's engine that no grid had, or nothing."""
     if run.engine not in engines:
         return "version"
-    return "" if run.limits.options.get("async_scheduling", True) else "scheduling"
+    return "" if ahead(run.deployment) else "scheduling"
 
 
 def _of_model(run: ServedRun, models: Sequence[str]) -> str:
@@ -178,7 +179,7 @@ def _of_model(run: ServedRun, models: Sequence[str]) -> str:
 def _scored(
     part: str, run: ServedRun, loads: Sequence[Experiment], rates: RateDraws, overhead: ServingOverhead, draws: int
 ) -> Iterator[LeftOut]:
-    served, host = overhead.applied(rates, run.limits.options.get("async_scheduling", True)), overhead.host(rates)
+    served, host = overhead.applied(rates, ahead(run.deployment)), overhead.host(rates)
     for load in loads:
         predicted = replay(run, load, served, host, draws=draws)
         noise = overhead.noise, overhead.run_noise
