@@ -1,7 +1,4 @@
-"""One builder per decoder architecture: Hugging Face configuration fields in, layer groups out.
-
-Defaults stand only where published configurations leave a field out and the reference implementation fills it in.
-"""
+"""The ModelSpec of a Hugging Face configuration: by the traits of its architecture, or by a reader of its own."""
 
 from __future__ import annotations
 
@@ -11,24 +8,10 @@ from dataclasses import replace
 from sim.specs.fields import Fields
 from sim.specs.gemma import gemma3n, gemma4
 from sim.specs.looped import dory, hrm_text
-from sim.specs.model import Attention, DenseMlp, GatedDeltaNet, LatentAttention, Mixer, Mlp, ModelSpec
+from sim.specs.model import ModelSpec
 from sim.specs.precision import DTYPE_BYTES
 from sim.specs.reader import read_blocks
-from sim.specs.stacks import (
-    CHUNKED,
-    FULL,
-    LINEAR,
-    attention,
-    dense_mlp,
-    dense_where,
-    expert_mlp,
-    layer_count,
-    layer_kinds,
-    numbers,
-    sparse_every,
-    stack,
-    windowed,
-)
+from sim.specs.stacks import CHUNKED, FULL, SLIDING, layer_count, layer_kinds, numbers
 from sim.specs.traits import SAME, TRAITS
 from sim.specs.unusual import deepseek_v4, longcat, nemotron_nas, zamba2
 from sim.specs.vision import llama4_projector_params, pixtral_projector_params, qwen_vision_params, siglip_projector_params
@@ -129,209 +112,38 @@ def supported() -> list[str]:
     return sorted({*DECODERS, *_WRAPPERS, *TRAITS, *SAME})
 
 
-def _llama(c: Fields) -> ModelSpec:
-    bias = c.bool("attention_bias", False)
-    base = attention(c, qkv_bias=bias, out_bias=bias)
-    return stack(c, lambda layer: base, dense_mlp(c, c.bool("mlp_bias", False)))
-
-
 def _llama4(c: Fields) -> ModelSpec:
-    bias = c.bool("attention_bias", False)
-    base = attention(c, qkv_bias=bias, out_bias=bias)  # queries and keys are normalized without weights
+    """Chunks are windows of their size, the most that a token reads; queries and keys are normalized without weights."""
     layers, inner = layer_count(c), c.int("intermediate_size")
-    moe = expert_mlp(c, "num_local_experts", inner, shared_intermediate=inner)
     step = c.int("interleave_moe_layer_step", 1)
     sparse = numbers(c, "moe_layers") if c.has("moe_layers") else range(step - 1, layers, step)
-    mlps = dense_where(c, set(range(layers)) - set(sparse), "intermediate_size_mlp", moe)
-    # A window of the chunk's size: a token reads its chunk up to itself, so this is the most that it can read.
-    return stack(c, windowed(c, base, _llama4_chunks(c), CHUNKED, "attention_chunk_size"), mlps)
-
-
-def _llama4_chunks(c: Fields) -> Callable[[int], bool]:
-    """Layers with rotary positions attend within their chunk, those without to all. `no_rope_layers` holds 1 where there are positions."""
-    every, given = c.int("no_rope_layer_interval", 4), numbers(c, "no_rope_layers")
-    if given and len(given) != layer_count(c):
-        raise c.fail("no_rope_layers", f"has {len(given)} entries for {layer_count(c)} layers")
-    return lambda layer: bool(given[layer]) if given else (layer + 1) % every != 0
-
-
-def _mistral(c: Fields) -> ModelSpec:
-    return stack(c, windowed(c, attention(c), lambda layer: c.has("sliding_window")), dense_mlp(c))
-
-
-def _seed_oss(c: Fields) -> ModelSpec:
-    base = attention(c, qkv_bias=c.bool("attention_bias", True), out_bias=c.bool("attention_out_bias", False))
-    return stack(c, lambda layer: base, dense_mlp(c, c.bool("mlp_bias", False)))
-
-
-def _mixtral(c: Fields) -> ModelSpec:
-    moe = expert_mlp(c, "num_local_experts", c.int("intermediate_size"))
-    return stack(c, windowed(c, attention(c), lambda layer: c.has("sliding_window")), lambda layer: moe)
-
-
-def _qwen_window(c: Fields, base: Attention) -> Callable[[int], Mixer]:
-    slides = c.bool("use_sliding_window", False)
-    first = c.int("max_window_layers", 28, minimum=0)
-    return windowed(c, base, lambda layer: slides and layer >= first)
-
-
-def _qwen2(c: Fields) -> ModelSpec:
-    return stack(c, _qwen_window(c, attention(c, qkv_bias=True)), dense_mlp(c))
-
-
-def _qwen3_attention(c: Fields) -> Attention:
-    bias = c.bool("attention_bias", False)
-    return attention(c, qkv_bias=bias, out_bias=bias, qk_norm=True)
-
-
-def _qwen3(c: Fields) -> ModelSpec:
-    return stack(c, _qwen_window(c, _qwen3_attention(c)), dense_mlp(c))
-
-
-def _qwen2_moe(c: Fields) -> ModelSpec:
-    shared = c.int("shared_expert_intermediate_size")
-    moe = expert_mlp(c, "num_experts", c.int("moe_intermediate_size"), shared_intermediate=shared, shared_gate=True)
-    base = attention(c, qkv_bias=c.bool("qkv_bias", True))
-    return stack(c, _qwen_window(c, base), sparse_every(c, moe))
-
-
-def _qwen3_moe(c: Fields) -> ModelSpec:
-    moe = expert_mlp(c, "num_experts", c.int("moe_intermediate_size"))
-    return stack(c, _qwen_window(c, _qwen3_attention(c)), sparse_every(c, moe))
-
-
-def _gemma(c: Fields) -> ModelSpec:
-    base = attention(c)
-    return stack(c, lambda layer: base, dense_mlp(c), tied=True)
-
-
-def _gemma2(c: Fields) -> ModelSpec:
-    bias = c.bool("attention_bias", False)
-    base = attention(c, qkv_bias=bias, out_bias=bias)
-    return stack(c, windowed(c, base, lambda layer: layer % 2 == 0), dense_mlp(c), tied=True, norms=4)
-
-
-# Multimodal Gemma 3 configurations leave these to the implementation.
-_GEMMA3_DEFAULTS = {
-    "vocab_size": 262208,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "head_dim": 256,
-    "max_position_embeddings": 131072,
-}
-
-
-def _gemma3(c: Fields) -> ModelSpec:
-    given = {name: value for name, value in c.data.items() if value is not None}
-    c = Fields(_GEMMA3_DEFAULTS | given, c.where, c.prefix)
-    bias = c.bool("attention_bias", False)
-    base = attention(c, qkv_bias=bias, out_bias=bias, qk_norm=True)
-    pattern = c.int("sliding_window_pattern", 6)
-    slides = windowed(c, base, lambda layer: (layer + 1) % pattern != 0)
-    return stack(c, slides, dense_mlp(c), tied=True, norms=4)
-
-
-def _phi3(c: Fields) -> ModelSpec:
-    return stack(c, windowed(c, attention(c), lambda layer: c.has("sliding_window")), dense_mlp(c))
+    every, given = c.int("no_rope_layer_interval", 4), numbers(c, "no_rope_layers")  # which holds 1 where there are rotary positions
+    if given and len(given) != layers:
+        raise c.fail("no_rope_layers", f"has {len(given)} entries for {layers} layers")
+    rotary = given or [(layer + 1) % every for layer in range(layers)]
+    kinds = layer_kinds(c, (FULL, CHUNKED), lambda layer: CHUNKED if rotary[layer] else FULL)
+    own = {
+        "layer_types": [SLIDING if kind == CHUNKED else FULL for kind in kinds],
+        "sliding_window": c.int("attention_chunk_size") if CHUNKED in kinds else None,
+        "mlp_layer_types": ["sparse" if layer in sparse else "dense" for layer in range(layers)],
+        "dense_intermediate_size": c.int("intermediate_size_mlp") if set(range(layers)) - set(sparse) else None,
+        "shared_intermediate_size": inner,
+        "use_qk_norm": False,
+    }
+    return read_blocks(Fields({**c.data, **own}, c.where, c.prefix), TRAITS["llama4_text"], "llama4_text")
 
 
 def _gpt_oss(c: Fields) -> ModelSpec:
-    bias = c.bool("attention_bias", True)
-    base = attention(c, qkv_bias=bias, out_bias=bias, sinks=True)
-    moe = expert_mlp(c, "num_local_experts", c.int("intermediate_size"), router_bias=True, expert_bias=True)
     bits = None
     if c.has("quantization_config"):
         method = c.section("quantization_config").text("quant_method")
         bits = 8 * DTYPE_BYTES["mxfp4"] if method == "mxfp4" else None
-    windows = windowed(c, base, lambda layer: layer % 2 == 0)
-    return stack(c, windows, lambda layer: moe, expert_bits=bits)
-
-
-def _deepseek_moe(c: Fields, router_bias: bool) -> Callable[[int], Mlp]:
-    first, every = c.int("first_k_dense_replace", 0, minimum=0), c.int("moe_layer_freq", 1)
-    inner = c.int("moe_intermediate_size")
-    shared = inner * c.int("n_shared_experts", 0, minimum=0)
-    moe = expert_mlp(c, "n_routed_experts", inner, shared_intermediate=shared, router_bias=router_bias)
-    if first == 0 and every == 1:
-        return lambda layer: moe
-    dense = DenseMlp(c.int("intermediate_size"))
-    return lambda layer: moe if layer >= first and layer % every == 0 else dense
-
-
-def _query_rank(c: Fields) -> int | None:
-    """Null says that queries are not compressed; an absent field says nothing, and is refused."""
-    return None if "q_lora_rank" in c.data and not c.has("q_lora_rank") else c.int("q_lora_rank")
-
-
-def _deepseek(c: Fields) -> ModelSpec:
-    if c.bool("attention_bias", False):
-        raise c.fail("attention_bias", "is unsupported with latent attention")
-    mixer = LatentAttention(
-        heads=c.int("num_attention_heads"),
-        q_rank=_query_rank(c),
-        kv_rank=c.int("kv_lora_rank"),
-        nope_dim=c.int("qk_nope_head_dim"),
-        rope_dim=c.int("qk_rope_head_dim"),
-        v_dim=c.int("v_head_dim"),
-    )
-    # Version 3 balances experts with a learned per-expert bias instead of an auxiliary loss.
-    return stack(c, lambda layer: mixer, _deepseek_moe(c, router_bias=c.text("model_type") != "deepseek_v2"))
-
-
-def _glm4_moe(c: Fields) -> ModelSpec:
-    base = attention(c, qkv_bias=c.bool("attention_bias", False), qk_norm=c.bool("use_qk_norm", False))
-    return stack(c, lambda layer: base, _deepseek_moe(c, router_bias=True))
-
-
-def _hybrid_mixers(c: Fields) -> Callable[[int], Mixer]:
-    """Gated DeltaNet with a full-attention layer (output-gated) every `full_attention_interval`-th."""
-    every = c.int("full_attention_interval", 4)
-    kinds = layer_kinds(c, (FULL, LINEAR), lambda i: LINEAR if (i + 1) % every else FULL)
-    bias = c.bool("attention_bias", False)
-    full = attention(c, qkv_bias=bias, out_bias=bias, qk_norm=True, output_gate=True)
-    linear = GatedDeltaNet(
-        key_heads=c.int("linear_num_key_heads"),
-        value_heads=c.int("linear_num_value_heads"),
-        key_dim=c.int("linear_key_head_dim"),
-        value_dim=c.int("linear_value_head_dim"),
-        conv_width=c.int("linear_conv_kernel_dim", 4),
-    )
-    return lambda layer: full if kinds[layer] == FULL else linear
-
-
-def _hybrid_moe(c: Fields) -> ModelSpec:
-    shared = c.int("shared_expert_intermediate_size")
-    moe = expert_mlp(c, "num_experts", c.int("moe_intermediate_size"), shared_intermediate=shared, shared_gate=True)
-    return stack(c, _hybrid_mixers(c), sparse_every(c, moe))
-
-
-def _hybrid_dense(c: Fields) -> ModelSpec:
-    return stack(c, _hybrid_mixers(c), dense_mlp(c))
+    return replace(read_blocks(c, TRAITS["gpt_oss"], "gpt_oss"), expert_bits=bits)
 
 
 DECODERS: dict[str, Callable[[Fields], ModelSpec]] = {
-    "llama": _llama,
-    "granite": _llama,
     "llama4_text": _llama4,
-    "mistral": _mistral,
-    "seed_oss": _seed_oss,
-    "mixtral": _mixtral,
-    "qwen2": _qwen2,
-    "qwen3": _qwen3,
-    "qwen2_moe": _qwen2_moe,
-    "qwen3_moe": _qwen3_moe,
-    "gemma": _gemma,
-    "gemma2": _gemma2,
-    "gemma3_text": _gemma3,
-    "phi3": _phi3,
     "gpt_oss": _gpt_oss,
-    "deepseek_v2": _deepseek,
-    "deepseek_v3": _deepseek,
-    "kimi_k2": _deepseek,
-    "glm4_moe": _glm4_moe,
-    "qwen3_next": _hybrid_moe,
-    "qwen3_5_text": _hybrid_dense,
-    "qwen3_5_moe_text": _hybrid_moe,
     "gemma3n_text": gemma3n,
     "gemma4_text": gemma4,
     "gemma4_unified_text": gemma4,

@@ -103,8 +103,11 @@ MANY = 2**20
 
 def _window_rule(c: Fields, t: Traits) -> Callable[[int], str]:
     """Sliding windows where a size is given: all layers, or all but each so many."""
-    if not c.has("sliding_window") or not c.bool("use_sliding_window", True):
+    if not c.bool("use_sliding_window", c.has("sliding_window")):
         return lambda layer: FULL
+    if c.has("max_window_layers"):  # Qwen's: those from there on
+        first = c.int("max_window_layers", minimum=0)
+        return lambda layer: SLIDING if layer >= first else FULL
     pattern = c.data.get("sliding_window_pattern")
     if isinstance(pattern, str):  # LLLG
         return lambda layer: FULL if pattern[layer % len(pattern)] == "G" else SLIDING

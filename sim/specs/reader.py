@@ -24,6 +24,8 @@ _HIDDEN = {"gpt2": 4, "gpt_bigcode": 4, "gptj": 4, "bloom": 4, "mpt": 4, "falcon
 def read_blocks(fields: Fields, t: Traits, kind: str) -> ModelSpec:
     """The ModelSpec (unnamed) of a configuration of architecture `kind`. Raises UsageError naming a field or block that cannot be read."""
     c = one_spelling(fields, dict(t.defaults))
+    if missing := next((name for name in t.needs if name not in c.data), None):
+        raise c.fail(missing, "is missing")
     if not c.has("intermediate_size") and kind in _HIDDEN:
         c = Fields({**c.data, "intermediate_size": _HIDDEN[kind] * c.int("hidden_size")}, c.where, c.prefix)
     if not c.has("num_hidden_layers") and (stated := stated_layers(c)):
@@ -129,6 +131,7 @@ def _mixer(c: Fields, t: Traits, what: str, kind: str, layer: int) -> Mixer:
     head_dim = head_dim or c.int("head_dim", c.int("hidden_size") // heads)
     norm = _qk_norm(c, t)
     qkv = _bias(c, t.qkv_bias, "attention_bias")
+    out = "attention_out_bias" if c.has("attention_out_bias") else "attention_bias"
     full_gate = t.gate == "full" or c.bool("attention_output_gate", False) or t.gate == "query"
     extra = 4 * head_dim if norm and kind == "persimmon" else 0  # their biases
     sparse = c.data.get("sparse_attention_config") if what == SPARSE or kind == "minimax_m3" else None
@@ -140,7 +143,7 @@ def _mixer(c: Fields, t: Traits, what: str, kind: str, layer: int) -> Mixer:
         head_dim,
         window,
         qkv_bias=qkv,
-        out_bias=_bias(c, t.out_bias, "attention_bias") if t.out_bias is not None or t.qkv_bias is None else qkv,
+        out_bias=_bias(c, t.out_bias, out) if t.out_bias is not None or t.qkv_bias is None else qkv,
         qk_norm=bool(norm),
         qk_norm_elements={"key": head_dim, "full": (heads + kv_heads) * head_dim, "heads": (heads + kv_heads) * head_dim}.get(norm),
         output_gate=full_gate,
@@ -292,6 +295,7 @@ def _mlp(c: Fields, t: Traits, dense: bool, kind: str) -> Mlp:
         shared_intermediate=shared_size(c),
         shared_gate=t.shared_gate,
         router_bias=t.router_bias,
+        expert_bias=t.expert_bias,
         gated=t.gated,
         latent=c.int(latent) if latent else None,
         idle_experts=c.int("n_shared_experts", 0) if kind == "inkling_text" else 0,

@@ -18,7 +18,9 @@ class Traits:
     qk_norm: "" none, "head" one vector for all heads, "key" for keys alone, "full" one for the whole width, "heads" one for each head
     sinks: "" none, "all", "sliding"; gate of attention's output: "" none, "head", "full"; linear: what a recurrent layer is
     every: full attention in each so many layers where no list says it; router_bias: of experts' choice, kept in the checkpoint
-    defaults: fields that published files leave out
+    expert_bias: of experts' own projections
+    needs: fields, by their commonest name, without which a file is refused
+    defaults: fields that published files leave out and the reference implementation fills in
     """
 
     norms: int = 2
@@ -36,7 +38,9 @@ class Traits:
     head_bias: bool = False
     router_bias: bool = False
     shared_gate: bool = False
+    expert_bias: bool = False
     final_norm: bool = True
+    needs: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
