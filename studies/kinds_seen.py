@@ -16,12 +16,14 @@ import math
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import brentq
 
 from calibrate.measured_files import packaged_measurements
+from calibrate.served.in_processes import in_processes
 from calibrate.served.left_out import LEAST_REQUESTS, kind_of_load, without_tp
 from calibrate.served.replay import replay
 from calibrate.served.runs import Experiment, ServedRun, read_served
@@ -75,20 +77,25 @@ def errors(run: ServedRun) -> Errors:
     return found
 
 
+def errors_of(path: Path) -> tuple[tuple[str, str], Errors]:
+    """(kind, model) of a served run and its errors; empty names where it is of no kind that is learnt here."""
+    run = read_served(path)
+    kind = next(iter(kinds_of(run.deployment)), "")
+    if not kind or kind in LEARNT or (kind == "tp" and run.precision.weights != "bf16"):  # without grids of several, one of bf16 alone
+        return ("", ""), Errors([], [])
+    return (kind, run.model.name), errors(run)
+
+
 @program("studies.kinds_seen", "OUT.json")
 def main(argv: Sequence[str]) -> int:
     """Predict, print and write. Returns the exit code."""
     paths = packaged_measurements()
     found: dict[tuple[str, str], Errors] = defaultdict(lambda: Errors([], []))
-    for path in [*paths, *sorted((paths[0].parent.parent / "unseen").glob("*.nc"))]:
-        if "served_" not in path.name:
-            continue
-        run = read_served(path)
-        kind = next(iter(kinds_of(run.deployment)), "")
-        if not kind or kind in LEARNT or (kind == "tp" and run.precision.weights != "bf16"):  # without grids of several, one of bf16 alone
-            continue
-        for whole, part in zip(found[kind, run.model.name], errors(run), strict=True):
+    served = [path for path in [*paths, *sorted((paths[0].parent.parent / "unseen").glob("*.nc"))] if "served_" in path.name]
+    for of, parts in in_processes(errors_of, served, (), None):
+        for whole, part in zip(found[of], parts, strict=True):
             whole += part
+    found.pop(("", ""), None)
     rows = []
     for (kind, model), each in sorted(found.items()):
         e2el, ttft = ([round(float(v), 4) for v in (np.sqrt(np.mean(np.square(part))), np.mean(part))] for part in each)
