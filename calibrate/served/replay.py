@@ -55,12 +55,22 @@ class Prediction:
 def replay(run: ServedRun, experiment: Experiment, rates: RateDraws, host: HostRates, *, draws: int = 0) -> Prediction:
     """Simulate `experiment` at `draws` draws of the rates, spread evenly, or once at their medians where that is 0.
 
+    Which drafts a server accepted is not known: each draw has its own luck.
     Clients that wait for their answers do so here too; a closed loop whose chains are not recorded is replayed with its number of
     clients; every other request is sent when it really was.
     """
     study = study_of(run, experiment, rates, host)
-    rows = [_columns(record) for record in requests_of(study, chosen_draws(study, draws) or [None])]
+    chosen: list[int | None] = [*chosen_draws(study, draws)] or [None]
+    if study.deployment.limits.options.get("draft_tokens"):
+        rows = [_columns(next(requests_of(_with_luck(study, seed), [draw]))) for seed, draw in enumerate(chosen)]
+    else:
+        rows = [_columns(record) for record in requests_of(study, chosen)]
     return Prediction({name: np.array([row[i] for row in rows]) for i, name in enumerate(METRICS)}, rows[0][3])
+
+
+def _with_luck(study: Study, seed: int) -> Study:
+    limits = study.deployment.limits
+    return replace(study, deployment=replace(study.deployment, limits=replace(limits, options={**limits.options, "seed": seed})))
 
 
 def study_of(run: ServedRun, experiment: Experiment, rates: RateDraws, host: HostRates) -> Study:
