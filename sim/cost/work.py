@@ -135,7 +135,7 @@ class Coefficients(NamedTuple):
     launch_layers: float  # of an iteration outside a captured graph
     piece_layers: float  # of one that carries prefill and is in pieces of graphs
     mixed_fill: float
-    adapter: tuple[float, int, float] = (0.0, 1, 0.0)  # LoRA: bytes of one adapter, adapters, share of the rows that use one
+    adapter: tuple[float, int, float, float] = (0.0, 1, 0.0, 0.0)  # LoRA: bytes and kernels of one adapter, adapters, rows that use one
     expert_gpus: int = 1  # GPUs that hold different experts: the busiest is waited for
 
 
@@ -237,9 +237,9 @@ def coefficients(
             # minimum and maximum per key channel, 16-bit: the bytes of two keys, that is of one token's K and V
             keys = mixer.kv_elements_per_token() if mixer.kind == "attention" else 2 * mixer.kv_elements_per_token()
             summary += n * keys * ACTIVATION_BYTES / shards
-    adapter = (0.0, 1, 0.0)
+    adapter = (0.0, 1, 0.0, 0.0)
     if lora is not None:
-        adapter = (lora.params(model) * ACTIVATION_BYTES / tp, lora.adapters, lora.share)
+        adapter = (lora.params(model) * ACTIVATION_BYTES / tp, lora.adapters, lora.share, lora.adapter_kernels(model))
         flops += lora.share * 2.0 * lora.params(model)
         kernels += lora.kernels(model)
         activation += lora.share * lora.row_bytes(model) / tp
@@ -400,15 +400,17 @@ def work_from(c: Coefficients, shape: BatchShape, policy: AttentionPolicy = DENS
         else:
             experts = experts + one_expert * expected_experts(count, top_k, routed)
     linear_bytes: Any = c.linear_bytes
-    one_adapter, adapters, share = c.adapter
+    kernels: Any = c.kernels + rows * c.row_kernels
+    one_adapter, adapters, share, its_kernels = c.adapter
     if one_adapter:
-        linear_bytes = linear_bytes + one_adapter * expected_experts(adapters, share, rows)
+        used = expected_experts(adapters, share, rows)
+        linear_bytes, kernels = linear_bytes + one_adapter * used, kernels + its_kernels * used
     selecting_layers = shape.decode_seqs * 0.0 + c.kv_layers if policy.selects else 0.0
     attention = attention_work(c, shape, policy)
     return Work(
         sequences=sequences,
         has_prefill=shape.has_prefill,
-        kernels=c.kernels + rows * c.row_kernels,
+        kernels=kernels,
         activation_bytes=rows * c.activation_bytes,
         linear_bytes=linear_bytes * efficiency,
         linear_flops=rows * c.linear_flops * efficiency,

@@ -12,12 +12,12 @@ from sim.errors import UsageError
 from sim.specs.model import ModelSpec
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # vLLM's max_lora_rank
-# Shrink and expand of qkv, o, gate_up and down; each takes two to three small kernels' time, its rows sorted by adapter. Declared; decodes
-# of one 8B beside adapters of rank 16 were 2 to 7 % slower. What the host launches for it, in layers' launches, outside a graph and in
-# pieces of graphs: quickest first tokens of that 8B with and without adapters. Its rows pass at a quarter of the bandwidth: bursts of 8,192
-# tokens, of which half asked for an adapter.
-KERNELS_PER_PROJECTION = 5.0
-LAUNCHES_PER_PROJECTION, PIECES_PER_PROJECTION = 0.26, 0.1
+# Shrink and expand of qkv, o, gate_up and down, in small kernels' time: of a projection, and of it for every adapter that rows use.
+# What the host launches for it, in layers' launches, outside a graph: both by iterations of seven servers at 2 requests/s (medians between
+# tokens); in pieces of graphs: quickest first tokens of one 8B with and without adapters. Its rows pass at a quarter of the bandwidth:
+# bursts of 8,192 tokens, of which half asked for an adapter.
+KERNELS_PER_PROJECTION, KERNELS_PER_ADAPTER = 3.0, 1.8
+LAUNCHES_PER_PROJECTION, PIECES_PER_PROJECTION = 0.5, 0.1
 SLOWER_ROWS = 4.0
 
 
@@ -42,8 +42,12 @@ class Lora:
         return self.rank * sum(width for width, _ in _projections(model))
 
     def kernels(self, model: ModelSpec) -> float:
-        """Small kernels of an iteration."""
+        """Small kernels of an iteration, whatever adapters it uses."""
         return KERNELS_PER_PROJECTION * sum(count for _, count in _projections(model))
+
+    def adapter_kernels(self, model: ModelSpec) -> float:
+        """Small kernels more for each adapter that rows of an iteration use."""
+        return KERNELS_PER_ADAPTER * sum(count for _, count in _projections(model))
 
     def launches(self, model: ModelSpec) -> float:
         """Layers' worth of launching of an iteration outside a graph."""

@@ -4,7 +4,7 @@ import pytest
 
 from sim.cost.batch import decode_batch, mixed_batch
 from sim.cost.work import iteration_work
-from sim.specs.lora import Lora
+from sim.specs.lora import KERNELS_PER_ADAPTER, KERNELS_PER_PROJECTION, Lora
 from sim.specs.models import get_model
 from sim.specs.precision import Precision
 from sim.study.deployment import Deployment, plan_engine
@@ -27,6 +27,17 @@ def test_an_iteration_reads_adapters_in_use_and_all_at_last():
     assert adapter_bytes(1, Lora(64, 8)) == pytest.approx(one)
     assert adapter_bytes(1, Lora(64, 8, 0.5)) == pytest.approx(one / 2)
     assert adapter_bytes(512, Lora(64, 8)) == pytest.approx(8 * one)
+
+
+def test_each_adapter_in_use_takes_kernels_of_its_own():
+    def kernels(batch, lora):
+        shape = decode_batch(MODEL, float(batch), 100.0)
+        return iteration_work(MODEL, shape, Precision(), lora=lora).kernels - iteration_work(MODEL, shape, Precision()).kernels
+
+    of_all, of_each = KERNELS_PER_PROJECTION * 4 * MODEL.layers, KERNELS_PER_ADAPTER * 4 * MODEL.layers
+    assert kernels(1, Lora(16, 8)) == pytest.approx(of_all + of_each)
+    assert kernels(1, Lora(16, 8, 0.5)) == pytest.approx(of_all + of_each / 2)
+    assert kernels(512, Lora(16, 8)) == pytest.approx(of_all + 8 * of_each)
 
 
 def test_a_prompt_beside_adapters_takes_more_to_launch_and_more_memory_time_by_the_share_that_uses_one():

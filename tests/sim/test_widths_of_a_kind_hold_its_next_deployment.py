@@ -33,11 +33,15 @@ def test_a_mean_is_seldom_taken_of_kinds_that_do_not_lean():
     assert np.mean([width(seen_as(0.1 * rng.standard_normal(5)), 0.1).mean != 0.0 for _ in range(1000)]) < 0.1
 
 
-def test_a_mean_moves_medians_and_draws_alike_and_is_said():
+def test_a_mean_moves_medians_and_draws_alike_and_is_said(monkeypatch):
     lora = Deployment(get_model("Llama-3.1-8B"), get_gpu("H100"), limits=Limits(lora=Lora(16, 4)))
     level = [each._replace(e2el=Error(each.e2el.rms), ttft=Error(each.ttft.rms)) for each in packaged_seen()]
+    leans = {"e2el": Error(0.1, 0.09), "ttft": Error(0.15, 0.14)}
+    leaning = [each._replace(**leans) if each.kind == "adapters" else each for each in packaged_seen()]
+    monkeypatch.setattr("sim.rates.load.packaged_seen", lambda: leaning)
     moved, still = load_rates(lora), load_rates(lora, seen=level)
-    mean = widths("adapters", packaged_seen())[0].mean
+    mean = widths("adapters", leaning)[0].mean
+    assert mean > 0.05
     assert moved.point.beta == pytest.approx(still.point.beta * np.exp(-mean))
     assert np.median(moved.draws.beta) == pytest.approx(np.median(still.draws.beta) * np.exp(-mean), rel=0.01)
     (note,) = (note for note in scope_notes(lora, moved) if "adapters" in note)
