@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
 from typing import Any
 
+from sim.cost.graphs import GRAPH_TOKENS, sglang_sizes, vllm_sizes
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Scheduler
 from sim.engine.kv.tiers import tiers_of
@@ -27,21 +28,16 @@ VLLM_ALONE = {
     "engine_version": "choice of version",
 }
 
-
 NGRAM_SEQ_S = 0.17e-3  # to look for a sequence's n-grams in an iteration: waves of 16 and 32 streams of one 8B on one H100 host
 
 
-def capture_sizes(most: int) -> list[int]:
-    """Batch sizes that vLLM 0.32 captures decode graphs for, up to `most`: 1, 2, 4, every 8 below 256, every 16 from there."""
-    sizes = [1, 2, 4, *range(8, 256, 8), *range(256, most + 1, 16)]
-    return [size for size in sizes if size <= most]
-
-
-def _graph_settings(config: EngineConfig, host: HostWork) -> dict[str, Any]:
+def _graph_settings(config: EngineConfig, host: HostWork, sizes: Callable[[int], tuple[int, ...]] = vllm_sizes) -> dict[str, Any]:
     """Host work is taken to be hidden always, since nothing here says when it is not."""
     options = config.options
+    most = int(options.get("cuda_graph_max_bs", 0))
     return {
-        "capture_sizes": capture_sizes(int(options.get("cuda_graph_max_bs", 0))),
+        "decode_sizes": sizes(most or GRAPH_TOKENS),
+        "decodes_alone": bool(most),
         "verify_s": float(options.get("verify_s", 0.0)),
         "graph_reuse": bool(options.get("graph_reuse", True)),
         "tier_overlap": float(options.get("tier_overlap", 0.0)),
@@ -58,8 +54,7 @@ def _vllm_settings(config: EngineConfig, host: HostWork) -> dict[str, Any]:
 
 
 def _sglang_settings(config: EngineConfig, host: HostWork) -> dict[str, Any]:
-    """SGLang 0.5.15 captures the sizes of vLLM, and 12."""
-    return {**_graph_settings(config, host), "own_size": 12}
+    return _graph_settings(config, host, sglang_sizes)
 
 
 def _llamacpp_settings(config: EngineConfig, host: HostWork) -> dict[str, Any]:

@@ -9,14 +9,13 @@ the last tick.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from sim.cost.attention import BLOCKS_AT_ONCE, reread
 from sim.cost.batch import DENSE, BatchShape, chunk_sums, from_sums, mixed_batch
-from sim.cost.graphs import GRAPH_TOKENS, captured_padding
+from sim.cost.graphs import CAPTURED, GRAPH_TOKENS, captured_padding
 from sim.cost.parts import Chunk, cut, heaviest, other_rows, share_of
 from sim.cost.rates import Rates
 from sim.cost.step_time import (
@@ -140,8 +139,8 @@ class StepTime:
     (llama.cpp's n_ubatch), of equal share for every request where the model keeps recurrent state; their size is
     their own. With `streams`, requests keep a KV stream each, and batches are of equal share and consecutive slots.
     Otherwise iterations run the graph captured for the next size up: their linear layers compute that many rows,
-    and one beyond the largest runs unpadded. `capture_sizes` are those of an engine that captures decode batches
-    only, and launches larger ones kernel by kernel; without them they are vLLM's, and for decodes `own_size`. An iteration that verifies
+    and one beyond the largest runs unpadded. Decode batches have `decode_sizes`; all others vLLM's, unless `decodes_alone` are
+    captured and batches beyond launched kernel by kernel. An iteration that verifies
     drafts costs `verify_s` more and `verify_seq_s` for each request with drafts (their search), and as many decode steps of the
     model of `draft` as it verifies drafts per request, with `draft_pieces` from pieces of graphs; without `graph_reuse`
     no captured graph holds it, and all its kernels are launched one by one. KV blocks
@@ -167,7 +166,8 @@ class StepTime:
         policy: AttentionPolicy = DENSE,
         micro_batch: int = 0,
         streams: bool = False,
-        capture_sizes: Sequence[int] = (),
+        decode_sizes: Sequence[int] = CAPTURED,
+        decodes_alone: bool = False,
         draft: StepTime | None = None,
         draft_pieces: bool = False,
         verify_s: float = 0.0,
@@ -182,17 +182,16 @@ class StepTime:
         part_tokens: int = 0,
         eager: bool = False,
         lora: Lora | None = None,
-        own_size: int = 0,
     ) -> None:
         self.model = model
         self.policy = policy
         plain = policy.kind == "dense" and policy.placement == "hbm"
-        self.jumps = plain and not model.window and not micro_batch and not capture_sizes
+        self.jumps = plain and not model.window and not micro_batch and not decodes_alone
         self._parallel, self._parts, self._part_tokens, self._eager = parallel, parallel.parts, part_tokens, eager
         self._in_stages = plain
         self._micro_batch = micro_batch
         self._streams = streams
-        self._capture_sizes, self._own_size = sorted(capture_sizes), own_size
+        self._decode_sizes, self._decodes_alone = decode_sizes, decodes_alone
         self._draft, self._draft_pieces = draft, draft_pieces
         self._verify_s, self._verify_seq_s = verify_s, verify_seq_s
         self._graph_reuse = graph_reuse
@@ -336,7 +335,7 @@ class StepTime:
                 shape = shape._replace(has_prefill=0.0, pieces=0.0)
         if self._eager:
             shape = shape._replace(padding=0.0, pieces=0.0, eager=1.0)
-        if self._capture_sizes or self._micro_batch:
+        if self._decodes_alone or self._micro_batch:
             shape = shape._replace(padding=0.0)
         if self._micro_batch:
             shape = shape._replace(pieces=0.0)
@@ -420,15 +419,10 @@ class StepTime:
         if self._eager:
             return shape._replace(padding=0.0, pieces=0.0, eager=1.0)
         tokens = shape.decode_seqs + shape.prefill_tokens
-        if not self._capture_sizes:
-            padding, own = captured_padding(tokens), self._own_size - tokens
-            return shape._replace(padding=own if 0.0 <= own < padding and not shape.prefill_seqs else padding)
-        place = bisect_left(self._capture_sizes, tokens)
         if shape.prefill_seqs:
-            return shape._replace(padding=0.0)
-        if place == len(self._capture_sizes):  # no graph is that large: the host launches kernel by kernel
-            return shape._replace(padding=0.0, eager=1.0)
-        return shape._replace(padding=self._capture_sizes[place] - tokens)
+            return shape._replace(padding=0.0 if self._decodes_alone else captured_padding(tokens))
+        beyond = self._decodes_alone and tokens > self._decode_sizes[-1]  # no graph is that large: the host launches kernel by kernel
+        return shape._replace(padding=captured_padding(tokens, self._decode_sizes), eager=1.0 if beyond else shape.eager)
 
 
 class IterationCost:

@@ -19,6 +19,7 @@ from sim.cluster.admission import NO_LIMITS, Admission, AdmissionLimits
 from sim.cluster.replica import Change, SteppedEngine
 from sim.cluster.router import ROUTERS, make_router, router_options
 from sim.cluster.simulation import simulate
+from sim.cost.graphs import sglang_sizes
 from sim.engine import compiled
 from sim.engine.array_engine import ArrayEngine
 from sim.engine.config import EngineConfig
@@ -39,6 +40,7 @@ from tests.price.shapes import HYBRID_MOE, QWEN_7B, plausible_rates
 # steps take about 10 ms: host work that hides behind the GPU, work that shows in some iterations, work that takes longer than the GPU
 WORK = (NO_WORK, HostWork(1e-3, 2e-5, 1e-3), HostWork(5e-3, 5e-4, 4e-3), HostWork(0.02, 0.0, 0.0))
 COSTS = [IterationCost(model, Precision(), plausible_rates(), host=work) for model in (QWEN_7B, HYBRID_MOE) for work in WORK]
+COSTS.append(IterationCost(QWEN_7B, Precision(), plausible_rates(), decode_sizes=sglang_sizes(512)))
 EAGER = [IterationCost(QWEN_7B, Precision(), plausible_rates(), host=work, eager=True) for work in WORK]
 HOSTS = (
     NO_HOST,

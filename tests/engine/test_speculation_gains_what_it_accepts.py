@@ -11,7 +11,6 @@ import pytest
 
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Iteration, Request
-from sim.engine.registry import capture_sizes, step_settings
 from sim.engine.speculative import Speculation
 from sim.engine.step_clock import StepTime, split
 from sim.engine.vllm import VllmScheduler
@@ -156,36 +155,6 @@ def test_drafting_and_lost_graphs_are_charged_per_verification() -> None:
     drafted = StepTime(QWEN_7B, Precision(), RATES, draft=small)
     one_draft_s = small.stretch(1, 109).first * TICK_S
     assert drafted.iteration(iteration) * TICK_S == pytest.approx(STEPS.iteration(iteration) * TICK_S + 3 * one_draft_s, rel=1e-6)
-
-
-def test_sglang_captures_twelve_sequences_as_well() -> None:
-    rates = replace(RATES, linear_flops_per_s=1e12)
-    both = [StepTime(QWEN_7B, Precision(), rates), StepTime(QWEN_7B, Precision(), rates, **step_settings(EngineConfig(scheduler="sglang")))]
-    for batch, less in ((8, False), (9, True), (12, True), (13, False)):
-        vllm, sglang = (steps.stretch(batch, batch * 1000).first for steps in both)
-        assert sglang < vllm if less else sglang == vllm
-
-
-def test_decode_batches_are_padded_to_the_captured_size_and_run_eagerly_beyond() -> None:
-    assert capture_sizes(512)[:5] == [1, 2, 4, 8, 16]
-    assert capture_sizes(512)[-2:] == [496, 512]
-    padded = StepTime(QWEN_7B, Precision(), replace(RATES, linear_flops_per_s=1e12), capture_sizes=[8, 64])
-    bare = StepTime(QWEN_7B, Precision(), replace(RATES, linear_flops_per_s=1e12), capture_sizes=range(1, 129))
-
-    def both(batch: int) -> tuple[int, int]:
-        return padded.stretch(batch, batch * 1000).first, bare.stretch(batch, batch * 1000).first
-
-    assert both(8)[0] == both(8)[1]
-    assert both(9)[0] > 2 * both(9)[1]
-    # beyond the largest graph nothing is padded, and launching layer by layer shows where it outlasts the GPU
-    slow_host = StepTime(QWEN_7B, Precision(), replace(RATES, launch_layer_s=0.1), capture_sizes=[8, 64])
-    quick_host = StepTime(QWEN_7B, Precision(), replace(RATES, launch_layer_s=0.0), capture_sizes=[8, 64])
-    unpadded = StepTime(QWEN_7B, Precision(), replace(RATES, launch_layer_s=0.0), capture_sizes=range(1, 129))
-    many = [Request(str(i), 0.0, 100, 50, computed_tokens=109, generated_tokens=10) for i in range(65)]
-    iteration = Iteration([(request, 1) for request in many])
-    assert quick_host.iteration(iteration) == unpadded.iteration(iteration)
-    assert slow_host.iteration(iteration) * TICK_S == pytest.approx(0.1 * QWEN_7B.layers, rel=0.02)
-    assert slow_host.iteration(Iteration([(request, 1) for request in many[:64]])) * TICK_S < 0.1
 
 
 @pytest.mark.parametrize("options", [{"drafts": 1}, {"draft_tokens": -1}, {"draft_tokens": 100}, {"acceptance": 1.5}])
