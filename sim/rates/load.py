@@ -158,8 +158,8 @@ def scope_notes(deployment: Deployment, rates: RateDraws) -> list[str]:
         steps, prompts = widths(kind, packaged_seen())
         sds = f"log sd {steps.sd:.2g} of step times, {prompts.sd:.2g} more of prompts; Student t, {steps.dof:g} degrees of freedom"
         others = f"{steps.seen} measured deployments of this kind" if steps.seen else "other kinds"
-        both = math.expm1(steps.mean), math.expm1(steps.mean + prompts.mean)
-        slower = "slower by {:.2g} (prompts by {:.2g}) and ".format(*both) * any(both)
+        both = 100 * math.expm1(steps.mean), 100 * math.expm1(steps.mean + prompts.mean)
+        slower = "slower by {:.2g} % (prompts by {:.2g} %) and ".format(*both) * any(both)
         notes.append(f"{slower}wider, by how far predictions of {others} were off: {kind} ({sds}).")
     if d.limits.enforce_eager:
         notes.append(f"wider, by how far five models without CUDA graphs were off: eager (log sd {EAGER_LAUNCH_SD:g} of launches).")

@@ -45,7 +45,7 @@ def test_a_mean_moves_medians_and_draws_alike_and_is_said(monkeypatch):
     assert moved.point.beta == pytest.approx(still.point.beta * np.exp(-mean))
     assert np.median(moved.draws.beta) == pytest.approx(np.median(still.draws.beta) * np.exp(-mean), rel=0.01)
     (note,) = (note for note in scope_notes(lora, moved) if "adapters" in note)
-    assert note.startswith(f"slower by {np.expm1(mean):.2g} (prompts by ")
+    assert note.startswith(f"slower by {100 * np.expm1(mean):.2g} % (prompts by ")
 
 
 def test_another_engine_has_its_own_overhead_and_no_mean():
