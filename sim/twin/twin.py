@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from sim.files import plain
 from sim.slo import Condition
 from sim.twin.curve import LatencyCurve
 from sim.twin.forecast import Forecast, Trend, forecast, trend_of
@@ -81,8 +82,8 @@ class TwinReport:
         body = asdict(self)
         for url, rows in self.seen.items():
             body["seen"][url] = [asdict(row) | {"inside": row.inside} for row in rows]
-        plain: dict[str, Any] = _plain(body)
-        return plain
+        found: dict[str, Any] = plain(body)
+        return found
 
 
 class Twin:
@@ -229,11 +230,3 @@ def _bucket_ms(found: Any) -> tuple[float, float]:
             return low * 1e3, bound * 1e3
         low = bound
     return low * 1e3, math.inf
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

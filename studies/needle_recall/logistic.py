@@ -13,15 +13,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.special import expit, gammaln
+from scipy.special import gammaln
 
 from calibrate import backend
+from sim.closed_form.recall import REFERENCE_LOG2_CONTEXT, REFERENCE_LOG2_K
 from sim.errors import UsageError
 from studies.needle_recall.needle_trials import AtLeast, Bound, Evidence, NeedleTrial
 
-Array = NDArray[np.float64]
-REFERENCE_LOG2_K, REFERENCE_LOG2_CONTEXT = 3.0, 15.0
 # A confidence bound is a step between (1 - confidence) and confidence; NUTS needs it smooth over this much recall.
 BOUND_WIDTH = 0.002
 
@@ -69,38 +67,6 @@ def recall_model(evidence: Evidence) -> Any:
             above = pt.sigmoid((rate - floor) / BOUND_WIDTH)
             pm.Potential("bounds", pt.log((1 - confidence) + (2 * confidence - 1) * above).sum())
     return model
-
-
-def predict(posterior: Any, model: str | None, haystack: str | None, context_tokens: int, k_blocks: int, rng: np.random.Generator) -> Array:
-    """Draws of the recall [draws] at a cell; an unknown (or None) model or haystack is drawn from its population.
-
-    `posterior` is the posterior group of a sampled `recall_model`. Raises UsageError when k or the context is below one.
-    """
-    if k_blocks < 1 or context_tokens < 1:
-        raise UsageError(f"recall needs k >= 1 and a context >= 1, got k = {k_blocks} at {context_tokens} tokens")
-    draws = posterior.stack(sample=("chain", "draw"))
-    size = draws.sizes["sample"]
-
-    def value(name: str, dim: str | None = None, label: str | None = None) -> Array:
-        array = draws[name]
-        out: Array = np.asarray(array.sel({dim: label}).values if dim else array.values, dtype=float)
-        return out
-
-    if haystack is not None and haystack in draws["haystack"].values:
-        intercept, budget = value("intercept", "haystack", haystack), value("budget_slope", "haystack", haystack)
-    else:
-        intercept = value("level") + value("haystack_sd") * rng.standard_normal(size)
-        budget = np.exp(value("budget_log_mean") + value("budget_log_sd") * rng.standard_normal(size))
-    if model is not None and model in draws["model"].values:
-        offset = value("model_offset", "model", model)
-    else:
-        offset = value("model_sd") * rng.standard_normal(size)
-    label = cell_label(model or "", haystack or "", context_tokens, k_blocks)
-    known = label in draws["cell"].values
-    cell = value("cell_sd") * (value("cell_z", "cell", label) if known else rng.standard_normal(size))
-    eta = intercept + offset + budget * (np.log2(k_blocks) - REFERENCE_LOG2_K) + cell
-    recall: Array = expit(eta - value("context_slope") * (np.log2(context_tokens) - REFERENCE_LOG2_CONTEXT))
-    return recall
 
 
 def cell_label(model: str, haystack: str, context_tokens: int, k_blocks: int) -> str:

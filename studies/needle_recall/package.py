@@ -21,7 +21,7 @@ KEPT_DRAWS = 250
 def learn(evidence: Evidence, settings: Settings) -> tuple[RecallModel, Diagnostics]:
     """The model learnt from the evidence, thinned, and what to think of its sample."""
     idata = sample(recall_model(evidence), settings)
-    return parse_recall(json.dumps(_body(idata.posterior, evidence))), diagnose(idata)
+    return thinned(idata.posterior, evidence), diagnose(idata)
 
 
 def write(path: Path, model: RecallModel) -> None:
@@ -33,7 +33,8 @@ def write(path: Path, model: RecallModel) -> None:
     write_text(path, json.dumps(body) + "\n")
 
 
-def _body(posterior: Any, evidence: Evidence) -> dict[str, Any]:
+def thinned(posterior: Any, evidence: Evidence) -> RecallModel:
+    """KEPT_DRAWS draws of a sample of `recall_model`, as the packaged file has them."""
     draws = posterior.stack(sample=("chain", "draw"))
     pick = np.linspace(0, draws.sizes["sample"] - 1, KEPT_DRAWS).round().astype(int)
 
@@ -43,7 +44,7 @@ def _body(posterior: Any, evidence: Evidence) -> dict[str, Any]:
         return kept
 
     haystacks, models = ([str(v) for v in posterior[dim].values] for dim in ("haystack", "model"))
-    return {
+    body = {
         "schema": SCHEMA,
         "basis": f"hierarchical logistic model of {len(evidence.trials)} published needle trials",
         **{name: column(name) for name in SCALARS},
@@ -51,3 +52,4 @@ def _body(posterior: Any, evidence: Evidence) -> dict[str, Any]:
         "budget_slope": {h: column("budget_slope", haystack=h) for h in haystacks},
         "model_offset": {m: column("model_offset", model=m) for m in models},
     }
+    return parse_recall(json.dumps(body))

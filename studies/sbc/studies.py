@@ -84,7 +84,8 @@ def knees(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> di
 
 def recall(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> dict[str, Array]:
     """Levels, slopes and spreads, from counts in the cells and of the size of the published ones."""
-    from studies.needle_recall.logistic import REFERENCE_LOG2_CONTEXT, REFERENCE_LOG2_K, cell_label, recall_model
+    from sim.closed_form.recall import REFERENCE_LOG2_CONTEXT, REFERENCE_LOG2_K
+    from studies.needle_recall.logistic import cell_label, recall_model
     from studies.needle_recall.needle_trials import Evidence, published
 
     trials = tuple(replace(t, successes=float(round(t.successes))) for t in published().trials)

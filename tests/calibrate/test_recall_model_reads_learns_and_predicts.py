@@ -8,8 +8,9 @@ from scipy.special import expit
 
 from calibrate.sampling import Settings, diagnose, sample
 from sim.errors import UsageError
-from studies.needle_recall.logistic import predict, recall_model
+from studies.needle_recall.logistic import recall_model
 from studies.needle_recall.needle_trials import AtLeast, Bound, Evidence, NeedleTrial, implied_trials, lower_bound, published
+from studies.needle_recall.package import thinned
 
 TRUE = {"prose": (0.3, 1.2), "loop": (4.0, 1.0)}  # intercept, slope per doubling of k
 CONTEXT_SLOPE = 1.1
@@ -21,7 +22,7 @@ def truth(haystack, context, k):
 
 
 @pytest.fixture(scope="module")
-def posterior():
+def sampled():
     rng = np.random.default_rng(4)
     trials = tuple(
         NeedleTrial("m", haystack, context, k, int(rng.binomial(200, truth(haystack, context, k))), 200, "made")
@@ -32,7 +33,17 @@ def posterior():
     evidence = Evidence(trials, (AtLeast("m", "loop", 8192, 16, 24, 25),), (Bound("m", "loop", 65536, 32, 0.95, 0.975),), ())
     result = sample(recall_model(evidence), Settings(draws=400, tune=500, chains=2, seed=1, target_accept=0.99))
     assert diagnose(result).divergences == 0
-    return result.posterior
+    return result.posterior, evidence
+
+
+@pytest.fixture(scope="module")
+def posterior(sampled):
+    return sampled[0]
+
+
+@pytest.fixture(scope="module")
+def model(sampled):
+    return thinned(*sampled)
 
 
 def test_slopes_and_levels_are_recovered(posterior):
@@ -44,24 +55,23 @@ def test_slopes_and_levels_are_recovered(posterior):
     assert low <= CONTEXT_SLOPE <= high
 
 
-def test_a_cell_between_the_measured_ones_is_predicted(posterior):
-    draws = predict(posterior, "m", "prose", 65536, 16, np.random.default_rng(0))
+def test_a_cell_between_the_measured_ones_is_predicted(model):
+    draws = model.predict("m", "prose", 65536, 16)
     low, high = np.quantile(draws, [0.05, 0.95])
     assert low <= truth("prose", 65536, 16) <= high
     assert high - low < 0.4
 
 
-def test_what_was_never_tried_is_wider(posterior):
-    def width(model, haystack):
-        return np.ptp(np.quantile(predict(posterior, model, haystack, 32768, 8, np.random.default_rng(0)), [0.05, 0.95]))
+def test_what_was_never_tried_is_wider(model):
+    def width(name, haystack):
+        return np.ptp(np.quantile(model.predict(name, haystack, 32768, 8), [0.05, 0.95]))
 
     assert width("m", "prose") < width("another model", "prose") < width("m", "another text")
 
 
-def test_more_budget_helps_and_more_context_hurts_in_every_draw(posterior):
+def test_more_budget_helps_and_more_context_hurts_in_every_draw(model):
     def at(context, k):
-        # the same seed draws the same cell effect: a common random number
-        return predict(posterior, "m", "prose", context, k, np.random.default_rng(0))
+        return model.predict("m", "prose", context, k)  # the same seed draws the same cell effect: a common random number
 
     assert (at(60_000, 24) > at(60_000, 12)).all()
     assert (at(120_000, 12) < at(60_000, 12)).all()
@@ -93,8 +103,8 @@ def test_a_bound_that_no_count_implies_is_a_usage_error():
         implied_trials(0.5, 0.9, most=200)
 
 
-def test_nonsense_cells_and_no_counts_are_usage_errors(posterior):
+def test_nonsense_cells_and_no_counts_are_usage_errors(model):
     with pytest.raises(UsageError):
-        predict(posterior, "m", "prose", 0, 8, np.random.default_rng(0))
+        model.predict("m", "prose", 0, 8)
     with pytest.raises(UsageError, match="at least one count"):
         recall_model(Evidence((), (), (), ()))
