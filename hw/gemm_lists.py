@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
-import numpy as np
-from numpy.typing import NDArray
 
 from hw.exits import call
 from sim.cost import gemm
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
     from sim.specs.gpu import GpuSpec
     from sim.specs.model import ModelSpec
 
-Array = NDArray[np.float64]
 COLUMNS = ("k", "n", "bias", "dtype", "layers")
 DTYPE, DTYPES = "bfloat16", ("bfloat16", "float32")
 MOST_GEMMS, MOST_SIDE, MOST_BYTES = 2000, 1 << 20, 1 << 22

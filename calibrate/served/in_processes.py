@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,9 @@ def in_processes(each: Callable[..., Any], paths: list[Path], more: tuple[Any, .
     from concurrent.futures import ProcessPoolExecutor, as_completed
     from multiprocessing import get_context
 
-    from sim.workers import end_with_parent
+    from sim.workers import cores, end_with_parent
 
-    workers = min(len(paths), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=end_with_parent) as pool:
+    with ProcessPoolExecutor(min(len(paths), cores()), mp_context=get_context("spawn"), initializer=end_with_parent) as pool:
         tasks = {path: pool.submit(each, path, *more) for path in sorted(paths, key=lambda p: -p.stat().st_size)}
         for done, _ in enumerate(as_completed(tasks.values()), 1):
             if report:

@@ -9,8 +9,8 @@ from sim.specs.context import context_length
 from sim.specs.fields import Fields
 from sim.specs.mixers import Attention, Mixer
 from sim.specs.mlps import DenseMlp, Mlp, MoeMlp
-from sim.specs.model import LayerGroup, ModelSpec
-from sim.specs.stacks import FULL, SLIDING, layer_count, layer_kinds
+from sim.specs.model import ModelSpec
+from sim.specs.stacks import FULL, SLIDING, layer_count, layer_kinds, stacked
 
 _ALTUP = 4  # streams of Gemma 3n's residual
 
@@ -54,24 +54,13 @@ def _stack(
     layers, hidden = layer_count(c), c.int("hidden_size")
     kinds = layer_kinds(c, (FULL, SLIDING), lambda i: SLIDING if (i + 1) % every else FULL)
     shared = layers - c.int("num_kv_shared_layers", 0, minimum=0)
-    members: dict[tuple[Mixer, Mlp], list[int]] = {}
+    members: dict[tuple[Mixer, Mlp, int], list[int]] = {}
     for layer, kind in enumerate(kinds):
-        pair = (_attention(c, kind, wide, kept=layer < shared), _mlp(c, layer, shared))
-        members.setdefault(pair, []).append(layer)
+        key = (_attention(c, kind, wide, kept=layer < shared), _mlp(c, layer, shared), norms)
+        members.setdefault(key, []).append(layer)
     # the tables of per-layer embeddings are looked up, their projection is read once
     tables = per_layer * layers * (c.int("vocab_size_per_layer_input", c.int("vocab_size")) + hidden) + per_layer if per_layer else 0
-    return ModelSpec(
-        name="",
-        hidden=hidden,
-        vocab=c.int("vocab_size"),
-        groups=tuple(
-            LayerGroup(len(at), mixer, mlp, norms, extra=extra, extra_params=small, indices=tuple(at))
-            for (mixer, mlp), at in members.items()
-        ),
-        tied_embeddings=c.bool("tie_word_embeddings", True),
-        max_context=context_length(c),
-        extra_params=tables + beside,
-    )
+    return stacked(c, members, True, {"extra": extra, "extra_params": small}, extra_params=tables + beside)
 
 
 def _attention(c: Fields, kind: str, wide: int | None, kept: bool) -> Attention:

@@ -12,9 +12,9 @@ from sim.specs.fields import Fields
 from sim.specs.layer_plan import FULL, LINEAR, MLP, MOE, SLIDING, SPARSE, layer_plan, stated_layers
 from sim.specs.mixers import Attention, Indexer, LatentAttention, Mixer, NoMixer
 from sim.specs.mlps import DenseMlp, Mlp, MoeMlp, NoMlp
-from sim.specs.model import LayerGroup, ModelSpec
+from sim.specs.model import ModelSpec
 from sim.specs.sparse_layers import dense_layers, dense_size, expert_size, shared_size
-from sim.specs.stacks import layer_count
+from sim.specs.stacks import layer_count, stacked
 from sim.specs.synonyms import one_spelling
 from sim.specs.traits import Traits
 
@@ -46,13 +46,11 @@ def read_blocks(fields: Fields, t: Traits, kind: str) -> ModelSpec:
         members.setdefault((mixer, mlp, 4 if c.bool("sandwich_norm", False) else t.norms), []).append(layer)
     hidden = c.int("hidden_size")
     around, vectors, last = _hyper_connections(c, kind, hidden)
-    return ModelSpec(
-        name="",
-        hidden=hidden,
-        vocab=c.int("vocab_size"),
-        groups=tuple(LayerGroup(len(at), *key, t.norm_width, around, vectors, tuple(at)) for key, at in members.items()),
-        tied_embeddings=c.bool("tie_word_embeddings", t.tied),
-        max_context=context_length(c),
+    return stacked(
+        c,
+        members,
+        t.tied,
+        {"norm_width": t.norm_width, "extra": around, "extra_params": vectors},
         final_norm=t.norm_width if t.final_norm else 0,
         head_bias=c.bool("lm_head_bias", t.head_bias),
         extra_params=_tables(c, kind, hidden) + last + _image_experts(fields, t, hidden, members),

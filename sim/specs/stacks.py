@@ -1,13 +1,33 @@
-"""Layers of a configuration: how many there are, of which kinds, and lists that speak of them."""
+"""Layers of a configuration: how many there are, of which kinds, lists that speak of them, and the stack that they make."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
+from sim.specs.context import context_length
 from sim.specs.fields import Fields
+from sim.specs.mixers import Mixer
+from sim.specs.mlps import Mlp
+from sim.specs.model import LayerGroup, ModelSpec
 
 MAX_LAYERS = 4096
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
+
+
+def stacked(
+    c: Fields, members: Mapping[tuple[Mixer, Mlp, int], list[int]], tied: bool = False, each: Mapping[str, Any] | None = None, **more: Any
+) -> ModelSpec:
+    """The ModelSpec (unnamed) of layers by (mixer, MLP, norms). `each` are further fields of every LayerGroup, `more` of the ModelSpec."""
+    return ModelSpec(
+        name="",
+        hidden=c.int("hidden_size"),
+        vocab=c.int("vocab_size"),
+        groups=tuple(LayerGroup(len(at), *key, indices=tuple(at), **(each or {})) for key, at in members.items()),
+        tied_embeddings=c.bool("tie_word_embeddings", tied),
+        max_context=context_length(c),
+        **more,
+    )
 
 
 def layer_count(c: Fields) -> int:

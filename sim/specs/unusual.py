@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from sim.specs.blocks import Matrix
-from sim.specs.context import context_length
 from sim.specs.fields import Fields
 from sim.specs.mixers import Attention, CompressedAttention, LatentAttention, Mixer, NoMixer
 from sim.specs.mlps import DenseMlp, Mlp, MoeMlp, NoMlp
 from sim.specs.model import LayerGroup, ModelSpec
 from sim.specs.recurrences import mamba2
-from sim.specs.stacks import layer_count, numbers
-
-
-def _spec(c: Fields, members: dict[tuple[Mixer, Mlp, int], list[int]], **more: Any) -> ModelSpec:
-    groups = tuple(LayerGroup(len(at), mixer, mlp, norms, indices=tuple(at)) for (mixer, mlp, norms), at in members.items())
-    return ModelSpec(
-        name="",
-        hidden=c.int("hidden_size"),
-        vocab=c.int("vocab_size"),
-        groups=groups,
-        tied_embeddings=c.bool("tie_word_embeddings", False),
-        max_context=context_length(c),
-        **more,
-    )
+from sim.specs.stacks import layer_count, numbers, stacked
 
 
 def nemotron_nas(c: Fields) -> ModelSpec:
@@ -49,7 +34,7 @@ def nemotron_nas(c: Fields) -> ModelSpec:
             mlp = DenseMlp(-(-width // 256) * 256)
         norms = (mixer.kind != "none") + (mlp.kind != "none")
         members.setdefault((mixer, mlp, norms), []).append(layer)
-    return _spec(c, members)
+    return stacked(c, members)
 
 
 def longcat(c: Fields) -> ModelSpec:
@@ -64,7 +49,7 @@ def longcat(c: Fields) -> ModelSpec:
         c.int("n_routed_experts"), c.int("moe_topk"), inner, router_bias=True, idle_experts=c.int("zero_expert_num", 0, minimum=0)
     )
     tables = _ngram_tables(c)
-    found = _spec(c, {(mixer, dense, 2): list(range(2 * layers)), (NoMixer(), experts, 0): list(range(layers))}, extra_params=tables)
+    found = stacked(c, {(mixer, dense, 2): list(range(2 * layers)), (NoMixer(), experts, 0): list(range(layers))}, extra_params=tables)
     return replace(found, groups=tuple(replace(group, indices=()) for group in found.groups))
 
 
@@ -91,7 +76,7 @@ def zamba2(c: Fields) -> ModelSpec:
     )
     block = LayerGroup(len(places), attention, mlp, 3, extra=extra, indices=places)
     repeated = (len(places) - shared) * (attention.params(hidden) + mlp.params(hidden) + 3 * hidden)
-    spec = _spec(c, {(recurrent, NoMlp(), 1): list(range(layers))}, extra_params=-repeated)
+    spec = stacked(c, {(recurrent, NoMlp(), 1): list(range(layers))}, extra_params=-repeated)
     return replace(spec, groups=(*spec.groups, block), tied_embeddings=c.bool("tie_word_embeddings", True))
 
 
@@ -131,14 +116,13 @@ def deepseek_v4(c: Fields) -> ModelSpec:
         bias = layer >= hashed  # the first layers choose experts by a hash of the token
         mlp = MoeMlp(experts, c.int("num_experts_per_tok"), inner, shared, router_bias=bias)
         members.setdefault((mixer, mlp, 2), []).append(layer)
-    spec = _spec(c, members)
     mixes = (2 + streams) * streams
     extra = (Matrix("attn_hc.fn", mixes, streams * hidden, kept=True), Matrix("ffn_hc.fn", mixes, streams * hidden, kept=True))
-    groups = tuple(replace(group, extra=extra, extra_params=2 * (mixes + 3)) for group in spec.groups)
     note = "num_nextn_predict_layers: multi-token-prediction layers are not loaded unless drafts are asked for, and not counted."
-    return replace(
-        spec,
-        groups=groups,
+    return stacked(
+        c,
+        members,
+        each={"extra": extra, "extra_params": 2 * (mixes + 3)},
         extra_params=streams * streams * hidden + streams + 1,
         notes=(note,) if c.data.get("num_nextn_predict_layers") else (),
     )

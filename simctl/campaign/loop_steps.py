@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import yaml
-from numpy.typing import NDArray
 
 from sim.errors import SimctlError
 from sim.files import write_text
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from calibrate.served.scores import Replicates, Score
     from sim.cost.rates import Rates
 
-Array = NDArray[np.float64]
 PEAK_OVER_FLOOR = 2.0  # a roofline microbenchmark reaches this share of a laptop's peak, which no datasheet gives
 DRAWS = 20
 

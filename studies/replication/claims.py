@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
 from typing import Any, Literal
 
 import numpy as np
@@ -62,10 +59,3 @@ def held(
 def untestable(name: str, published: str, why: str) -> Claim:
     """A claim that no data of ours or theirs can tell."""
     return Claim(name, published, why, "tables", "not testable")
-
-
-@cache
-def listed() -> dict[str, str]:
-    """Statement by identifier, as the list of reproduction targets has it."""
-    text = (files("scenarios") / "data" / "reference" / "checks.md").read_text(encoding="utf-8")
-    return dict(re.findall(r"^\| ([A-Z]\d\d) \| (.*?) \|", text, flags=re.MULTILINE))

@@ -13,7 +13,6 @@ numbers that its own count of held-back decodes allows, and where it has none, w
 from __future__ import annotations
 
 import csv
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -24,7 +23,6 @@ from sim.engine.interface import Iteration, Request, Scheduler
 from sim.engine.llamacpp import LlamaCppScheduler
 from sim.ticks import TICK_S
 
-TRACED = range(28, 37)  # in time for the first iteration
 GENERATED = 64
 PROMPTS = {("dense", "128"): 22913, ("dense", "32"): 5704, ("moe", "128"): 17794}
 NAMES = {
@@ -100,25 +98,6 @@ def options(variant: str) -> dict[str, Any]:
         return {}
     pairs = [setting.split("=") for setting in variant.split()]
     return {NAMES[name]: value == "1" if NAMES[name] == "prefill_first" else int(value) for name, value in pairs}
-
-
-@functools.cache
-def _starts(n: int, prompts: int, variant: str, recorded: int) -> list[int]:
-    settings = options(variant)
-    counts = (
-        (first, served(n, prompts, settings, first=first, to_the_end=False)[0].ttft_deferred_decode_slots) for first in range(1, n + 1)
-    )
-    return [first for first, count in counts if abs(count - recorded) <= 1]
-
-
-def in_time(row: dict[str, str]) -> list[int]:
-    """Numbers of requests that may have been in slots at the first decision of a served run: all numbers that reproduce its
-    count of held-back decodes to one, or those of the traces where it held none back; empty when no number does.
-    """
-    n, prompts = int(row["n_concurrent"]), PROMPTS[row["model"], row["n_concurrent"]]
-    if not int(row["deferred_decode_slots"] or 0):
-        return [min(first, n) for first in TRACED]
-    return _starts(n, prompts, row["variant"], int(row["deferred_decode_slots"]))
 
 
 def burst(concurrency: int, prompt_tokens: int) -> list[Request]:

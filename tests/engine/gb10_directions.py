@@ -22,16 +22,36 @@ from sim.rates.priors import prior_rates
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 from sim.specs.precision import Precision
-from studies.replication.gb10_runs import PROMPTS, in_time, options, served, table
+from studies.replication.gb10_runs import PROMPTS, options, served, table
 
 MODELS = {"dense": "Qwen3.6-27B", "moe": "Qwen3.6-35B-A3B"}
 PREFILL_TPS = {"dense": 1018.0, "moe": 2425.0}  # batched_bench.csv, npp 2048, npl 32, gdn_m5_base
 METRICS = ("wall_s", "agg_tps", "decode_agg_tps", "prefill_tps", "ttft_mean_ms", "ttft_max_ms")
 MOST_STARTS = 9
+TRACED = range(28, 37)  # in time for the first iteration
 SERVED = [r for r in table("serving.csv") if r["phase"] in map(str, range(52, 60)) and r["engine"] == "llama.cpp-paged"]
 DEFAULTS = [row for row in SERVED if row["variant"] == "default"]
 VARIANTS = [row for row in SERVED if row["variant"] != "default" and row["phase"] != "59"]
 Row = dict[str, str]
+
+
+@functools.cache
+def _starts(n: int, prompts: int, variant: str, recorded: int) -> list[int]:
+    settings = options(variant)
+    counts = (
+        (first, served(n, prompts, settings, first=first, to_the_end=False)[0].ttft_deferred_decode_slots) for first in range(1, n + 1)
+    )
+    return [first for first, count in counts if abs(count - recorded) <= 1]
+
+
+def in_time(row: dict[str, str]) -> list[int]:
+    """Numbers of requests that may have been in slots at the first decision of a served run: all numbers that reproduce its
+    count of held-back decodes to one, or those of the traces where it held none back; empty when no number does.
+    """
+    n, prompts = int(row["n_concurrent"]), PROMPTS[row["model"], row["n_concurrent"]]
+    if not int(row["deferred_decode_slots"] or 0):
+        return [min(first, n) for first in TRACED]
+    return _starts(n, prompts, row["variant"], int(row["deferred_decode_slots"]))
 
 
 @dataclass(frozen=True)

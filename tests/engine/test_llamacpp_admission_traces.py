@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from studies.replication.gb10_runs import PROMPTS, in_time, options, served, table
+from studies.replication.gb10_runs import PROMPTS, options, served, table
+from tests.engine.gb10_directions import in_time
 
 PROMPT_BINS = (0, 64, 256, 512)
 SLOT_BINS = (0, 7, 15, 31, 63, 127, 255)
