@@ -80,7 +80,8 @@ class LeftOut:
 
 def left_out(run: ServedRun, draws: int, unseen: bool = False) -> Iterator[LeftOut]:
     """The run's loads, each sent for the first time, predicted once with what is known of its model and once without, where that can be;
-    of an `unseen` run, which nothing was learnt from, once, at more draws: the median of a few draws of a wide kind is off by chance.
+    of an `unseen` run, which nothing was learnt from, once (without grids of several GPUs, too), at more draws: the median of a few draws
+    of a wide kind is off by chance.
     """
     draws *= WIDE_DRAWS if unseen else 1
     others = without(run.deployment, packaged_seen())
@@ -93,15 +94,16 @@ def left_out(run: ServedRun, draws: int, unseen: bool = False) -> Iterator[LeftO
     named = {"dtype": "dtype", "tp": "tp", "model": _of_model(run, known.source.models)}
     part = next((named[name] for name in named if name in missing), "host")
     elsewhere = _of_engine(run, known.source.engines)
-    yield from _scored(kind_of_run(run) or elsewhere or part, run, loads, known, overhead, draws)
+    kind = kind_of_run(run) or elsewhere
+    yield from _scored(kind or part, run, loads, known, overhead, draws)
+    if run.tp > 1 and not kind and not {"dtype", "tp"} & set(missing):
+        yield from _scored("tp", run, loads, widened(without_tp(run.gpu), run.deployment, seen=others), overhead, draws)
     if unseen:
         return
     if not missing and not elsewhere:
         held = without_model(run.gpu, run.model.name)
         rates = widened(held, run.deployment, seen=others)
         yield from _scored(_of_model(run, held.source.models), run, loads, rates, overhead, draws)
-    if run.tp > 1 and "tp" not in missing:
-        yield from _scored("tp", run, loads, widened(without_tp(run.gpu), run.deployment, seen=others), overhead, draws)
     if not elsewhere and "dtype" not in missing and "tp" not in missing:
         for held_part, elsewhere_run, rates in _without_gpu(run):
             yield from _scored(held_part, elsewhere_run, loads, rates, overhead, draws)
