@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from sim.engine.config import EngineConfig
 from sim.engine.interface import Iteration, Request
 from sim.engine.registry import make_scheduler
 from sim.engine.sglang import OverlapSglangScheduler
+from sim.engine.sglang_options import BETS
 from tests.engine.sglang_oracle import engine
 from tests.engine.vllm_oracle import Workload, block_hashes
 
@@ -247,7 +249,10 @@ def steps_of_engine(workload: Workload) -> Log:
 
 def steps_of_ours(workload: Workload) -> Log:
     """The same of the preset."""
-    scheduler = make_scheduler(workload.config)
+    options = workload.config.options
+    refused = BETS if options["ignore_eos"] else ()
+    taken = {name: value for name, value in options.items() if name not in refused}
+    scheduler = make_scheduler(replace(workload.config, options=taken))
     page = workload.config.block_size
     coming: deque[tuple[int, Request]] = deque()
     at = 0
