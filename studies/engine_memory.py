@@ -27,13 +27,13 @@ from calibrate.measurement import model_of, open_measurement, precision_of, whol
 from calibrate.sampling import Compiled, Diagnostics, Graph, Settings, diagnose
 from calibrate.served.runs import read_served
 from sim.cost.work import coefficients
+from sim.deployment.memory import OVERHEAD_SCHEMA, buffers, kv_groups, loaded_weight_bytes
 from sim.errors import UsageError
 from sim.files import write_text
 from sim.specs.gpus import get_gpu
 from sim.specs.model import ModelSpec
 from sim.specs.precision import Precision
 from sim.study.deployment import default_batch_limits
-from sim.study.memory import OVERHEAD_SCHEMA, buffers, kv_groups, loaded_weight_bytes
 
 Array = NDArray[np.float64]
 GB = 1e9

@@ -68,7 +68,7 @@ STEPS = (
     Step(
         "memory",
         ("studies.kv_capacity", "--out", f"{POSTERIORS}/memory.json"),
-        (f"{MEASURED}/h?00/*.nc", "studies/engine_memory.py", "sim/study/memory.py"),
+        (f"{MEASURED}/h?00/*.nc", "studies/engine_memory.py", "sim/deployment/memory.py"),
         (f"{POSTERIORS}/memory.json",),
         formula=False,
         page="docs/data/kv-capacity.txt",

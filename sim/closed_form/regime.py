@@ -13,11 +13,11 @@ import numpy.typing as npt
 from sim.cost.batch import decode_batch
 from sim.cost.rates import RateDraws
 from sim.cost.step_time import step_time_s
+from sim.deployment.memory import sequence_bytes
 from sim.errors import UsageError
 from sim.rates.source import RateSource
 from sim.specs.attention_policy import AttentionPolicy, Placement, blocks, dense
 from sim.study.deployment import Deployment
-from sim.study.memory import sequence_bytes
 
 if TYPE_CHECKING:
     import xarray as xr

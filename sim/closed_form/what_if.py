@@ -22,6 +22,7 @@ from sim.cost.batch import decode_batch
 from sim.cost.rates import RateDraws, Rates
 from sim.cost.step_time import NAMES, binding_term, step_terms, step_time_s
 from sim.cost.work import iteration_work
+from sim.deployment.memory import Memory, n_max, sequence_bytes
 from sim.errors import UsageError
 from sim.files import plain
 from sim.namespaces import FLOAT
@@ -30,7 +31,6 @@ from sim.rates.source import RateSource
 from sim.results.quantiles import quantiles
 from sim.specs.attention_policy import AttentionPolicy, Placement, blocks, dense, pages, sink_window
 from sim.study.deployment import Deployment
-from sim.study.memory import Memory, n_max, sequence_bytes
 from sim.units import format_bytes
 
 if TYPE_CHECKING:

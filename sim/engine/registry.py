@@ -11,13 +11,13 @@ from importlib import import_module
 from typing import Any
 
 from sim.cost.graphs import GRAPH_TOKENS, sglang_sizes, vllm_sizes
+from sim.deployment.memory import DEFAULT_UTILIZATION
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Scheduler
 from sim.engine.kv.tiers import tiers_of
 from sim.engine.overlap import NO_WORK, HostWork
 from sim.engine.version_defaults import drafts_in_pieces
 from sim.errors import UsageError
-from sim.study.memory import DEFAULT_UTILIZATION
 
 # limits that only vLLM knows, as a user calls them
 VLLM_ALONE = {

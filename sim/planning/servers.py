@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sim.deployment.memory import resident_weight_bytes
 from sim.errors import UsageError
-from sim.study.memory import resident_weight_bytes
 
 if TYPE_CHECKING:
     from sim.study.deployment import Deployment

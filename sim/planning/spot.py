@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 
 from sim.cluster.losses import Losses
+from sim.deployment.memory import resident_weight_bytes
 from sim.errors import UsageError
 from sim.study.deployment import Deployment
-from sim.study.memory import resident_weight_bytes
 
 MOST_LOSSES, MOST_S = 60, 86_400
 SHARES = (1, 1), (2, 1)  # lasting and spot replicas of a unit that has both

@@ -13,6 +13,16 @@ from sim.cost.parts import share_of
 from sim.cost.rates import Rates
 from sim.cost.step_time import step_time_s
 from sim.cost.work import Work, iteration_work
+from sim.deployment.memory import (
+    Memory,
+    block_bytes,
+    device_memory,
+    is_hybrid,
+    loaded_weight_bytes,
+    longest_tokens,
+    peerless_bytes,
+    sequence_bytes,
+)
 from sim.engine.config import EngineConfig
 from sim.engine.registry import check_has, engine_of
 from sim.engine.version_defaults import default_share
@@ -29,16 +39,6 @@ from sim.specs.models import get_model
 from sim.specs.parallel import NO_PARALLEL, Parallel, check_parallel, placed
 from sim.specs.precision import ACTIVATION_BYTES, Precision, check_engine, check_runs, served_precision
 from sim.specs.topology import Topology, default_topology
-from sim.study.memory import (
-    Memory,
-    block_bytes,
-    device_memory,
-    is_hybrid,
-    loaded_weight_bytes,
-    longest_tokens,
-    peerless_bytes,
-    sequence_bytes,
-)
 from sim.units import format_bytes
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ from sim.cluster.network import NETWORK, NetworkSpec
 from sim.cluster.pools import DECODE, FETCHES, PREFILL, ROLES, SERVE, Pool
 from sim.cluster.replica import Change, Engine
 from sim.cluster.router import make_router
+from sim.deployment.memory import sequence_bytes
 from sim.engine.config import EngineConfig
 from sim.errors import UsageError
 from sim.rates.serving import HostRates
 from sim.specs.precision import ACTIVATION_BYTES
 from sim.study.deployment import Deployment
-from sim.study.memory import sequence_bytes
 from sim.workload.trace import Trace
 
 # Bytes per second each way of one replica, by line rate; NVLink of an H100: 900 GB/s over both ways.

@@ -218,7 +218,7 @@ def _options(at: At, values: Mapping[str, At]) -> dict[str, Any]:
 
 def _scaling(at: At, deployment: Deployment) -> Scaling:
     from sim.cluster.autoscale import SIGNALS, Scaling
-    from sim.study.memory import resident_weight_bytes
+    from sim.deployment.memory import resident_weight_bytes
 
     own = at.mapping(("signal", "target", "least", "period-s", "cold-start-s", "disk-gb-s", "down-after-s"))
     numbers = ("target", "period-s", "cold-start-s", "down-after-s")

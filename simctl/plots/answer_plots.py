@@ -45,7 +45,7 @@ def new_figure(width: float = 8.0, height: float = 4.6) -> Any:
 def plot_what_if(q: WhatIf, rates: RateDraws, target: Path) -> None:
     """Tok/s per sequence over context for dense and block-128 attention at the first batch, with 5-95 % bands."""
     from sim.closed_form.what_if import policies, step_seconds
-    from sim.study.memory import sequence_bytes
+    from sim.deployment.memory import sequence_bytes
 
     figure, d, batch = new_figure(), q.deployment, q.batches[0]
     axes = figure.subplots()

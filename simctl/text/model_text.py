@@ -22,8 +22,8 @@ def catalogue(specs: list[ModelSpec]) -> list[str]:
 
 def describe(spec: ModelSpec) -> dict[str, Any]:
     """Shape and derived counts as plain data; bytes for bf16 KV unless the key says otherwise."""
+    from sim.deployment.memory import resident_weight_bytes
     from sim.specs.precision import ACTIVATION_BYTES, STATE_BYTES, Precision
-    from sim.study.memory import resident_weight_bytes
 
     return {
         "name": spec.name,

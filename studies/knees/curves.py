@@ -13,6 +13,7 @@ from calibrate.text_files import Row, csv_rows
 from sim.closed_form.knee import Knee, continuous_knee, discrete_knee
 from sim.cost.batch import decode_batch
 from sim.cost.work import coefficients
+from sim.deployment.memory import resident_weight_bytes
 from sim.errors import SimctlError, UsageError
 from sim.files import text_of
 from sim.specs.gpu import GpuSpec
@@ -20,7 +21,6 @@ from sim.specs.gpus import get_gpu
 from sim.specs.model import ModelSpec
 from sim.specs.models import get_model
 from sim.specs.precision import Precision
-from sim.study.memory import resident_weight_bytes
 
 REQUIRED = ("model", "gpu", "context_tokens", "batch")
 SPEEDS = ("step_s", "decode_per_req_tps", "decode_agg_tps")

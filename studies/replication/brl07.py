@@ -11,12 +11,12 @@ from sim.cost.batch import decode_batch
 from sim.cost.rates import Rates
 from sim.cost.step_time import step_time_s
 from sim.cost.work import coefficients, iteration_work
+from sim.deployment.memory import resident_weight_bytes, sequence_bytes
 from sim.rates.priors import prior_rates
 from sim.specs.attention_policy import AttentionPolicy, blocks, dense
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 from sim.specs.precision import Precision
-from sim.study.memory import resident_weight_bytes, sequence_bytes
 from sim.units import parse_tokens
 from studies.reference_tables import table
 from studies.replication import brl07_predicted, measured

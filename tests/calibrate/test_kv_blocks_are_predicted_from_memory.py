@@ -7,12 +7,12 @@ import pytest
 import xarray as xr
 
 from calibrate.sampling import Settings
+from sim.deployment.memory import kv_groups, packaged_overhead
 from sim.errors import SimctlError, UsageError
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 from sim.specs.precision import Precision
 from sim.study.deployment import Deployment, Limits, kv_block_interval, plan_engine
-from sim.study.memory import kv_groups, packaged_overhead
 from studies import kv_capacity
 from studies.engine_memory import distinct, kv_run, learn, packaged_runs, read_run, write
 
@@ -175,8 +175,8 @@ def test_a_start_that_does_not_say_of_which_model_is_refused(tmp_path, capsys):
 def test_what_is_written_is_read_back(learnt, tmp_path, monkeypatch):
     runs, fit, _ = learnt
     write(tmp_path / "memory.json", fit, runs)
-    monkeypatch.setattr("sim.study.memory.package_path", lambda _, name: tmp_path / name)
-    monkeypatch.setattr("sim.study.memory.OVERHEAD", "memory.json")
+    monkeypatch.setattr("sim.deployment.memory.package_path", lambda _, name: tmp_path / name)
+    monkeypatch.setattr("sim.deployment.memory.OVERHEAD", "memory.json")
     packaged_overhead.cache_clear()
     try:
         assert "54 engine starts" in packaged_overhead().basis

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from sim.cost.batch import decode_batch
 from sim.cost.parts import cut, heaviest, share_of
 from sim.cost.work import busiest_experts, coefficients, expected_experts, iteration_work, traffic
+from sim.deployment.memory import loaded_weight_bytes, part_weight_bytes
 from sim.errors import UsageError
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 from sim.specs.parallel import Parallel, check_parallel
 from sim.specs.precision import Precision
 from sim.study.deployment import Deployment
-from sim.study.memory import loaded_weight_bytes, part_weight_bytes
 
 MOE, DENSE = get_model("Qwen3-30B-A3B"), get_model("Llama-3.1-8B")
 CHUNKS = st.lists(st.integers(1, 5000).flatmap(lambda n: st.tuples(st.just(n), st.integers(n, 9000), st.integers(0, 1))), max_size=8)

@@ -15,12 +15,12 @@ from sim.closed_form.what_if import WhatIf, crossover_context
 from sim.cost.batch import decode_batch
 from sim.cost.step_time import step_time_s
 from sim.cost.work import coefficients, iteration_work
+from sim.deployment.memory import resident_weight_bytes, sequence_bytes
 from sim.rates.priors import c1_rates, prior_rates
 from sim.specs.attention_policy import blocks, dense
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 from sim.specs.precision import Precision
-from sim.study.memory import resident_weight_bytes, sequence_bytes
 from sim.units import parse_tokens
 
 MODEL = get_model("Qwen2.5-7B")

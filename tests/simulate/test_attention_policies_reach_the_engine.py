@@ -8,6 +8,7 @@ import pytest
 from sim.cost.batch import DENSE, mixed_batch
 from sim.cost.step_time import step_time_s
 from sim.cost.work import coefficients, work_from
+from sim.deployment.memory import device_memory
 from sim.engine.step_clock import StepTime
 from sim.rates.priors import prior_rates
 from sim.specs.attention_policy import blocks, dense, pages, sink_window
@@ -15,7 +16,6 @@ from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 from sim.specs.precision import Precision
 from sim.study.deployment import Deployment, Limits, plan_engine
-from sim.study.memory import device_memory
 from sim.ticks import TICK_S
 from tests.cli import run
 

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
+from sim.deployment.memory import block_bytes, device_memory, loaded_weight_bytes
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 from sim.specs.precision import Precision
 from sim.study.deployment import Deployment, Limits, plan_engine
-from sim.study.memory import block_bytes, device_memory, loaded_weight_bytes
 from tests.cli import run
 
 BASE = ("--gpu", "H100", "--model", "Llama-3.1-8B", "--num-prompts", "20", "--request-rate", "2", "--random-output-len", "64")

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from sim import simulate
 from sim.cost.work import coefficients
+from sim.deployment.memory import block_bytes, filled, kv_groups, longest_tokens
 from sim.specs.models import get_model
 from sim.specs.precision import Precision
 from sim.study.deployment import Deployment, groups_kv, mean_context, plan_engine
-from sim.study.memory import block_bytes, filled, kv_groups, longest_tokens
 from sim.workload.workload import Workload
 
 BF16 = Precision()

@@ -2,9 +2,9 @@
 
 import pytest
 
+from sim.deployment.memory import block_bytes, kv_groups, longest_tokens
 from sim.specs.models import get_model
 from sim.specs.precision import Precision
-from sim.study.memory import block_bytes, kv_groups, longest_tokens
 from tests.engine.vllm_oracle import _model_config
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from sim.deployment.memory import activation_bytes, block_bytes
 from sim.engine.registry import make_scheduler
 from sim.errors import SimctlError, UsageError
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 from sim.specs.precision import Precision
 from sim.study.deployment import Deployment, plan_engine
-from sim.study.memory import activation_bytes, block_bytes
 from sim.study.simulate_question import simulate
 from sim.workload.workload import Workload
 

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from sim.deployment.memory import block_bytes
 from sim.specs.models import get_model
 from sim.specs.precision import Precision
 from sim.study.deployment import Deployment, plan_engine
-from sim.study.memory import block_bytes
 from tests.cli import run
 
 SESSIONS = ("--num-prompts", "60", "--request-rate", "4", "--turns", "3", "--think-time", "20", "--random-input-len", "2000")

@@ -5,12 +5,12 @@ import json
 import pytest
 
 from sim import Deployment
+from sim.deployment.memory import loaded_weight_bytes
 from sim.errors import UsageError
 from sim.specs.hf_config import load_spec, spec_from_config
 from sim.specs.models import catalogue_config, get_model
 from sim.specs.precision import Precision
 from sim.specs.stored import stored
-from sim.study.memory import loaded_weight_bytes
 from tests.cli import run
 from tests.specs.configs import config
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sim.deployment.memory import loaded_weight_bytes
 from sim.errors import UsageError
 from sim.specs.hf_config import spec_from_config
 from sim.specs.precision import Precision
-from sim.study.memory import loaded_weight_bytes
 from tests.specs.configs import config
 
 HEAD = "lm_head"

@@ -2,9 +2,9 @@
 
 import pytest
 
+from sim.deployment.memory import resident_weight_bytes
 from sim.specs.models import get_model, list_models, published_params
 from sim.specs.precision import Precision
-from sim.study.memory import resident_weight_bytes
 
 EXACT = [name for name in list_models() if isinstance(published_params(name), int)]
 ROUNDED = [name for name in list_models() if not isinstance(published_params(name), int)]

@@ -4,9 +4,9 @@ import pytest
 
 from sim import Deployment
 from sim.cost.batch import decode_batch
+from sim.deployment.memory import sequence_bytes
 from sim.specs.hf_config import spec_from_config
 from sim.specs.precision import Precision
-from sim.study.memory import sequence_bytes
 
 GLM_5 = {
     "model_type": "glm_moe_dsa",

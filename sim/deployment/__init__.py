@@ -1,0 +1,1 @@
+"""Deployments: what engines keep in device memory."""
