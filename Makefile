@@ -15,6 +15,7 @@ help:
 	@echo 'make loop             measure this CPU, calibrate, predict, measure again'
 	@echo 'make bench-sim        speed of the simulator; also bench-curve, -start, -plan, -sweep, -calibrate, -peers'
 	@echo 'make routing          the published routing study, simulated (270 runs, a minute on two cores)'
+	@echo 'make field            published served results beside the answers of today (a minute)'
 	@echo 'make ablate           is every term of the step time worth its place? (minutes; in a checkout)'
 	@echo 'make rates            rebuild every packaged posterior, overhead and page that the formula changes (an hour; resumes)'
 	@echo 'make sbc              are all posteriors as wide as they should be? (11 minutes)'
@@ -138,6 +139,11 @@ $(VLLM_VENV)/.sglang: $(VLLM_VENV)/.ready
 test-sglang: $(VLLM_VENV)/.sglang
 	$(VLLM_BIN)/python -m pytest -q -m sglang -p no:cacheprovider --hypothesis-show-statistics \
 	    tests/engine/test_radix_cache_equals_sglang.py tests/engine/test_decisions_equal_sglang.py
+
+# Published served results, a test set: error and coverage by card, engine and weight format.
+.PHONY: field
+field: compile
+	$(BIN)/python -m studies.field
 
 bench-sim: compile
 	$(BIN)/python docs/bench_sim.py

@@ -22,6 +22,7 @@ PAGE = ROOT / "docs" / "accuracy.md"
 SCORES = ROOT / "docs" / "data" / "validate.csv"
 POSTERIORS = ROOT / "scenarios" / "data" / "posteriors"
 LEFT_OUT = ROOT / "docs" / "data" / "left-out.csv"
+FIELD = ROOT / "docs" / "data" / "field.txt"
 FIELDS = ("run", "gpu", "model", "experiment", "metric", "requests", "median_abs", "bias", "coverage", "bound", "within", "floor_above")
 METRICS = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2el_s": "E2EL", "p99_ttft_s": "p99 TTFT"}
 LISTED = ("ttft_s", "e2el_s")
@@ -103,6 +104,11 @@ def by_load_table(rows: list[Score]) -> str:
     return table(("left out", *loads), part_rows)
 
 
+def field_table() -> str:
+    """The table by card, engine and format of `python -m studies.field`."""
+    return FIELD.read_text(encoding="utf-8").split("\n\n")[1]
+
+
 def tables() -> dict[str, str]:
     with SCORES.open(encoding="utf-8") as file:
         scores = list(csv.DictReader(file))
@@ -113,6 +119,7 @@ def tables() -> dict[str, str]:
         "by-load": by_load_table(without),
         "held-out": held_out_table(),
         "served": served_table(scores),
+        "field": field_table(),
     }
 
 

@@ -25,6 +25,7 @@ BLOCK = re.compile(r"```console(?P<slow> slow)?\n\$ (?P<command>[^\n]*)\n(?P<out
 DATA = {
     "calibrate-h100.txt": "simctl calibrate --hw h100",
     "calibrate-h200.txt": "simctl calibrate --hw h200",
+    "field.txt": "python -m studies.field",
     "kv-capacity.txt": "python -m studies.kv_capacity",
     "recall.txt": "python -m studies.recall",
     "validate.txt": "simctl validate",

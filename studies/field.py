@@ -1,0 +1,137 @@
+"""Published served results beside the answers of today: error and coverage by card, engine and weight format.
+
+    python -m studies.field [--json] [WORD ...]
+
+Every cell of scenarios/data/reference/field.yaml is asked of `simctl simulate`, as anyone would who knows what its source says, and no more
+of the host. WORDs choose cells by parts of their names. The cells are a test set: nothing is learnt from them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import yaml
+
+from sim.errors import SimctlError
+from sim.files import package_path
+from studies.program import program
+
+CELLS = "data/reference/field.yaml"
+BY_DEFAULT = {"--engine": "vllm", "--dtype": "as stored"}
+
+
+class Compared(NamedTuple):
+    """A published figure beside the answer; `low` and `high` hold 90 % of what is not known, NaN where the answer has no interval."""
+
+    cell: str
+    card: str
+    engine: str
+    weights: str
+    figure: str
+    measured: float
+    predicted: float
+    low: float
+    high: float
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured, less 1."""
+        return self.predicted / self.measured - 1.0
+
+    @property
+    def inside(self) -> bool:
+        """Whether the interval holds the published figure."""
+        return self.low <= self.measured <= self.high
+
+
+def cells(words: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """The cells whose names have one of these words, or all. SimctlError where none has."""
+    found: list[dict[str, Any]] = yaml.safe_load(package_path("scenarios", CELLS).read_text(encoding="utf-8"))
+    chosen = [cell for cell in found if not words or any(word in cell["cell"] for word in words)]
+    if not chosen:
+        raise SimctlError(f"no cell is named by {', '.join(words)}")
+    return chosen
+
+
+def compared(cell: Mapping[str, Any], answer: Mapping[str, Any]) -> list[Compared]:
+    """Every figure of a cell beside that of its answer, as summary.json has it."""
+    asked = dict(zip(tokens := shlex.split(cell["ask"]), tokens[1:], strict=False))
+    engine, weights = (asked.get(option, default) for option, default in BY_DEFAULT.items())
+    rows = []
+    for figure, measured in cell["measured"].items():
+        low, high = interval(answer, figure)
+        rows.append(Compared(cell["cell"], asked["--gpu"], engine, weights, figure, float(measured), float(answer[figure]), low, high))
+    return rows
+
+
+def interval(answer: Mapping[str, Any], figure: str) -> tuple[float, float]:
+    """What another server would show nine times in ten: the wider of the two intervals on either side; NaN where there is none."""
+    both = [answer[kind][figure] for kind in ("run_noise_90", "rates_90") if figure in answer.get(kind, {})]
+    return (min(low for low, _ in both), max(high for _, high in both)) if both else (float("nan"), float("nan"))
+
+
+def asked(cell: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer of `simctl simulate`. SimctlError with what it says where it refuses."""
+    with tempfile.TemporaryDirectory() as folder:
+        argv = [sys.executable, "-m", "simctl", "simulate", *shlex.split(cell["ask"]), "--no-iterations", "--json"]
+        if "config" in cell:
+            path = Path(folder) / "config.json"
+            path.write_text(json.dumps(cell["config"]), encoding="utf-8")
+            argv += ["--model", str(path)]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    if done.returncode:
+        raise SimctlError(f"{cell['cell']}: {done.stderr.strip().splitlines()[-1]}")
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def by(rows: Sequence[Compared], what: Callable[[Compared], str]) -> list[tuple[str, int, float, int]]:
+    """(name, figures, median absolute error, figures inside) of each group, by name."""
+    groups: dict[str, list[Compared]] = {}
+    for row in rows:
+        groups.setdefault(what(row), []).append(row)
+    return [(name, len(g), median(abs(r.error) for r in g), sum(r.inside for r in g)) for name, g in sorted(groups.items())]
+
+
+def tables(rows: Sequence[Compared], refused: Sequence[str]) -> str:
+    """Markdown: every figure, then coverage by card, engine and format, and what was refused."""
+    lines = ["| cell | figure | published | predicted | 90 % | error, % | inside |", "| --- | --- | --- | --- | --- | --- | --- |"]
+    for row in rows:
+        numbers = f"{row.measured:.4g} | {row.predicted:.4g} | {row.low:.4g} - {row.high:.4g} | {100 * row.error:+.0f}"
+        lines.append(f"| {row.cell} | {row.figure} | {numbers} | {'yes' if row.inside else 'no'} |")
+    lines += ["", "| | figures | median error, % | inside |", "| --- | --- | --- | --- |"]
+    groups: Iterable[Callable[[Compared], str]] = (lambda r: r.card, lambda r: r.engine, lambda r: f"{r.weights} weights", lambda _: "all")
+    for what in groups:
+        lines += [f"| {name} | {count} | {100 * error:.0f} | {inside} |" for name, count, error, inside in by(rows, what)]
+    return "\n".join([*lines, *(["", *(f"Refused: {each}." for each in refused)] if refused else [])])
+
+
+@program("field")
+def main(argv: Sequence[str]) -> int:
+    rows: list[Compared] = []
+    refused: list[str] = []
+    for cell in cells([word for word in argv if word != "--json"]):
+        try:
+            rows += compared(cell, asked(cell))
+        except SimctlError as problem:
+            refused.append(str(problem))
+    if "--json" in argv:
+        print(json.dumps({"figures": [row._asdict() | {"inside": row.inside} for row in rows], "refused": refused}, indent=1))
+    elif rows:
+        print(tables(rows, refused))
+    else:
+        print("\n".join(refused), file=sys.stderr)
+    return 0 if rows else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,48 @@
+"""The table of published cells: every cell is askable, and a figure is inside where either interval of its answer reaches."""
+
+import math
+import shlex
+
+import pytest
+
+from sim.errors import SimctlError
+from studies.field import by, cells, compared, interval
+
+CELL = {"cell": "a", "ask": "--gpu H100 --dtype fp8 --num-prompts 2", "measured": {"mean_tpot_ms": 10, "duration": 4}}
+ANSWER = {
+    "mean_tpot_ms": 8.0,
+    "duration": 5.0,
+    "run_noise_90": {"mean_tpot_ms": [7.9, 8.2], "duration": [4.9, 5.1]},
+    "rates_90": {"mean_tpot_ms": [7.5, 10.5]},
+}
+
+
+def test_every_cell_has_a_name_of_its_own_a_source_a_card_and_something_measured():
+    found = cells()
+    assert len({cell["cell"] for cell in found}) == len(found)
+    for cell in found:
+        assert cell["source"]
+        assert "--gpu" in shlex.split(cell["ask"])
+        assert ("--model" in cell["ask"]) != ("config" in cell)
+        assert all(value > 0 for value in cell["measured"].values())
+
+
+def test_error_and_inside_by_hand():
+    tpot, duration = compared(CELL, ANSWER)
+    assert (tpot.card, tpot.engine, tpot.weights) == ("H100", "vllm", "fp8")
+    assert tpot.error == pytest.approx(-0.2)
+    assert tpot.inside
+    assert not duration.inside
+    assert by([tpot, duration], lambda row: row.card) == [("H100", 2, pytest.approx(0.225), 1)]
+
+
+def test_an_answer_without_an_interval_holds_nothing():
+    low, high = interval({}, "duration")
+    assert math.isnan(low)
+    assert math.isnan(high)
+
+
+def test_words_choose_cells_or_are_refused():
+    assert {cell["cell"] for cell in cells(["gb10"])} == {"gb10-8b-nvfp4", "gb10-8b-fp8", "gb10-gpt-oss-120b"}
+    with pytest.raises(SimctlError, match="no cell"):
+        cells(["no-such"])
