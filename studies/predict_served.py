@@ -45,9 +45,10 @@ def predicted(d: Deployment, load: served_plan.PlannedLoad, draws: int, speed: H
     arrivals, sizes = load.load
     prompts, outputs = np.array(sizes).T
     none, count = np.full(len(arrivals), np.nan), len(arrivals)
+    texts = [f"{i % load.n}: {i // load.n % load.documents}" if load.documents else "all" for i in range(count)]
     experiment = Experiment(
         load.name, load.kind, np.array(arrivals), prompts, outputs, none, none, clients=load.n if load.kind == "closed" else 0,
-        rate_per_s=load.rate_per_s, content=(SystemPrompt("all", load.shared_tokens),) * count if load.shared_tokens else (),
+        rate_per_s=load.rate_per_s, content=tuple(SystemPrompt(text, load.shared_tokens) for text in texts) if load.shared_tokens else (),
     )  # fmt: skip
     if load.kind == "sessions":  # as if a turn took a second with its pause: what is simulated keeps the pause alone
         turn, taken = np.arange(count) // load.n, np.full(count, 1.0 - served_plan.THINK_S)

@@ -234,8 +234,8 @@ def _checked(path: Path) -> Any:
     check_columns(data, path.name, "request", ("experiment_index", *LOG_COLUMNS), numbers=counts, seconds=times)
     check_columns(data, path.name, "experiment", ("name", "kind", "n"), numbers=("n",))
     data = _with_optional_columns(data)
-    check_columns(data, path.name, "request", ("cached_tokens", "session"), numbers=("cached_tokens", "session"))
-    numbers = ("rate_per_s", "replicate", "window_step_s", "shared_tokens")
+    check_columns(data, path.name, "request", ("cached_tokens", "session", "turn"), numbers=("cached_tokens", "session", "turn"))
+    numbers = ("rate_per_s", "replicate", "window_step_s", "shared_tokens", "documents")
     check_columns(data, path.name, "experiment", ("void", *numbers), numbers=numbers, seconds=("window_step_s",))
     if "token_time_s" in data:
         check_columns(data, path.name, "token", ("token_time_s",), seconds=("token_time_s",))
@@ -261,6 +261,8 @@ def _with_optional_columns(data: Any) -> Any:
         "rate_per_s": ("experiment", math.nan),
         "text": ("experiment", [str(name).startswith("text ") for name in data["name"].values]),  # up to protocol served/6
         "shared_tokens": ("experiment", 0),  # up to protocol served/7
+        "documents": ("experiment", 0),  # up to protocol served/9
+        "turn": ("request", 0),
         "replicate": ("experiment", [int(found[2] or 1) if found else 0 for found in again]),
     }
     lacking = {name: column for name, column in columns.items() if name not in data}
@@ -272,13 +274,14 @@ def _experiment(data: Any, index: int, file: str) -> Experiment:
     label = f"{file}: experiment {name!r}"
     where = np.flatnonzero(data["experiment_index"].values == index)
     where = where[np.argsort(data["arrival_s"].values[where], kind="stable")]
-    column = {n: data[n].values[where].astype(float) for n in (*LOG_COLUMNS, "cached_tokens", "session")}
+    column = {n: data[n].values[where].astype(float) for n in (*LOG_COLUMNS, "cached_tokens", "session", "turn")}
     _check_requests(column, where, label)
     clients = float(data["n"].values[index])
     if not (math.isnan(clients) or 0 <= clients <= MOST_CLIENTS):
         raise UsageError(f"{label}: n is not a number of clients ({clients:g})")
     session = column["session"].astype(np.int64)
-    shared = int(data["shared_tokens"].values[index])
+    shared, documents = (int(data[n].values[index]) for n in ("shared_tokens", "documents"))
+    texts = [f"{client}: {turn % documents}" if documents else "all" for client, turn in zip(session, column["turn"], strict=True)]
     several = len(kept := session[session >= 0]) > len(np.unique(kept))
     return Experiment(
         name=name,
@@ -299,7 +302,7 @@ def _experiment(data: Any, index: int, file: str) -> Experiment:
         if kind == "burst" and (starved := _starved_flags(data))
         else None,
         text=bool(data["text"].values[index]),
-        content=(SystemPrompt("all", shared),) * len(where) if shared else (),
+        content=tuple(SystemPrompt(text, shared) for text in texts) if shared else (),
     )
 
 

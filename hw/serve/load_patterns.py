@@ -34,16 +34,18 @@ async def wave(target: Target, prompts: Prompts, n: int, prompt_tokens: int, out
 
 
 async def closed_loop(
-    target: Target, prompts: Prompts, n: int, per_client: int, prompt_tokens: int, output_tokens: int, first: int = 0, shared: int = 0
+    target: Target, prompts: Prompts, n: int, per_client: int, prompt_tokens: int, output_tokens: int, first: int = 0, shared: int = 0,
+    documents: int = 0,
 ) -> list[ServedRequest]:  # fmt: skip
     """N clients, each sending its next request when the last one ended; `session` is the client, `turn` its request. All prompts begin
-    with the same `shared` tokens.
+    with the same `shared` tokens; with `documents` each client has so many such texts of its own, and sends them by turns.
     """
-    prefix = prompts.draw(first + n * per_client, shared)
 
     async def one(client: int) -> list[ServedRequest]:
         done = []
         for turn in range(per_client):
+            which = 1 + client * documents + turn % documents if documents else 0
+            prefix = prompts.draw(first + n * per_client + which, shared)
             text = prefix + prompts.draw(first + client * per_client + turn, prompt_tokens - shared)
             done.append(await complete(target, text, output_tokens, session=client, turn=turn))
         return done

@@ -1,6 +1,6 @@
 """served: a real server under load. A closed-loop ladder, open-loop Poisson streams, multi-turn sessions, a KV-starved burst.
 
-Protocol (served/9). One experiment is one batch of streams; a stream that fails voids its batch, and a void batch is kept and
+Protocol (served/10). One experiment is one batch of streams; a stream that fails voids its batch, and a void batch is kept and
 marked, never averaged. A wave of the ladder sends N distinct prompts at once; its decode throughput is read in the true-decode
 window. At the end the open loops are sent again, on the same server, and sessions and the closed loop three times more
 (hw.suites.served_plan). Before the first experiment the server answers warm-up waves of every prompt length to come, the longest of the
@@ -43,7 +43,7 @@ from hw.suites import served_plan as plans
 from hw.suites.served_plan import PlannedLoad
 from sim.errors import SimctlError, UsageError
 
-PROTOCOL = "served/9"
+PROTOCOL = "served/10"
 # The burst asks for more KV than its server has, in requests that outgrow their first blocks: it must queue and preempt.
 # cuda: 1024 blocks of 16 tokens for 48 x (1024 + 128); cpu: 12 blocks of 128 tokens for 24 x (96 + 64).
 STARVED_BLOCKS = {"cuda": 1024, "cpu": 12}
@@ -78,6 +78,7 @@ EXPERIMENT = {
     "replicate": ("how often the same arrivals and sizes were sent before; absent up to protocol served/5", "1"),
     "prompt_tokens_asked": ("prompt tokens, or their median", "tokens"),
     "shared_tokens": ("tokens that every prompt begins with; absent up to protocol served/7", "tokens"),
+    "documents": ("such texts of each client, sent by turns; 0: one for all; absent up to protocol served/9", "1"),
     "output_tokens_asked": ("output tokens, or their median", "tokens"),
     "void": ("why the batch must not be used; empty if it may", ""),
     "requests": ("requests sent", "1"),
@@ -129,8 +130,9 @@ def _server(
     job: Any, folder: Path, phase: str, longest: int, flags: list[str], journal: Journal, iterations: Path
 ) -> AbstractContextManager[RunningServer]:
     arguments: dict[str, Any] = {"flags": [*_flags(job), *flags], "log": journal.path.with_name(f"{job.stem}.{phase}.log")}
-    room = MAX_MODEL_LEN[job.device, phase]
-    arguments |= {"max_model_len": MAX_MODEL_LEN[job.device, "text"] if job.client == "text" or (room and longest > room) else room}
+    room, text = MAX_MODEL_LEN[job.device, phase], MAX_MODEL_LEN[job.device, "text"]
+    room = text if job.client == "text" or (room and longest > room) else room
+    arguments |= {"max_model_len": None if room and longest > room else room}  # None: the model's own
     arguments |= {"quantization": job.quantization}
     if job.engine == "sglang":
         return sglang_server.serve(job.model, folder, **arguments)
@@ -220,6 +222,7 @@ def summary(experiment: PlannedLoad, records: list[ServedRequest]) -> dict[str, 
         "prompt_tokens_asked": experiment.prompt_tokens,
         "output_tokens_asked": experiment.output_tokens,
         "shared_tokens": experiment.shared_tokens,
+        "documents": experiment.documents,
         "void": windows.void_reason(records),
         "requests": len(records),
         "duration_s": last - start,

@@ -34,6 +34,7 @@ class PlannedLoad:
     rate_per_s: float = float("nan")
     load: tuple[list[float], list[tuple[int, int]]] | None = None  # arrivals (s) and (prompt, output) sizes; clients: all at 0, by turn
     shared_tokens: int = 0  # that every prompt begins with
+    documents: int = 0  # of that length that each client has, and sends by turns; 0: one for all
     text: bool = False  # prompts are text
     replicate: int = 0  # of the same arrivals and sizes: 0 for the first time they are sent
 
@@ -60,7 +61,16 @@ CPU_PLAN = Sizing((1, 2, 4, 8), 12.0, 16, 4)
 AGAIN_PROMPTS = 5 * 10**9  # prompts of open loops sent again begin here
 THINK_S = 0.2  # from a session's answer to its next turn
 LONG_RATE, LONG_COUNT, LONG_PROMPT = 0.5, 6, 20000  # long texts: 1/s, requests, mean tokens; lengths vary by half
-LONG_CLIENTS, SHARED_CLIENTS, EACH_SENDS = 4, 64, 3  # closed loops of long prompts, and of prompts that share most of their tokens
+EACH_SENDS = 3  # requests of a client of the next closed loops
+# By name: clients, prompt and output tokens, tokens of the prompt that are shared, documents of each client.
+NAMED = {
+    "long": (4, 24_000, 128, 0, 0),
+    "shared": (64, 8064, 64, 8000, 0),
+    "longest": (1, 100_000, 64, 0, 0),
+    "crowd": (256, 256, 128, 0, 0),
+    "larger crowd": (512, 256, 128, 0, 0),
+    "revisit": (4, 4064, 32, 4000, 6),  # each document EACH_SENDS times; of all, the reuse distance is 98,000 tokens
+}
 LOCKSTEP_PROMPTS = 10**8  # from those of sessions, or of a closed loop, to those of the next time they are sent
 
 
@@ -75,16 +85,16 @@ def plan(vocab: int, seed: int, rates: tuple[float, ...], sizing: Sizing) -> lis
 
 
 def named_only(vocab: int, seed: int, sizing: Sizing) -> list[PlannedLoad]:
-    """Closed loops that run only where they are named: long prompts, and prompts with a long prefix in common."""
-    prompts = load.Prompts(vocab, seed)
-    long = (f"long {LONG_CLIENTS}x{EACH_SENDS}", LONG_CLIENTS, sizing.prompt(24_000), sizing.output(128), 0)
-    shared = (f"shared {SHARED_CLIENTS}x{EACH_SENDS}", SHARED_CLIENTS, sizing.prompt(8064), sizing.output(64), sizing.prompt(8000))
-    found = []
-    for index, (name, n, prompt, output, prefix) in enumerate((long, shared)):
-        first = 6 * 10**9 + 10**6 * index
-        send = lambda target, of=(n, EACH_SENDS, prompt, output, first, prefix): load.closed_loop(target, prompts, *of)  # noqa: E731
-        sizes = ([0.0] * n * EACH_SENDS, [(prompt, output)] * n * EACH_SENDS)
-        found.append(PlannedLoad(name, "closed", send, n, prompt, output, load=sizes, shared_tokens=prefix))
+    """Closed loops that run only where they are named: see NAMED."""
+    prompts, found = load.Prompts(vocab, seed), []
+    for index, (name, (n, prompt_tokens, output_tokens, prefix, documents)) in enumerate(NAMED.items()):
+        prompt, output, shared = sizing.prompt(prompt_tokens), sizing.output(output_tokens), sizing.prompt(prefix) if prefix else 0
+        each, first = EACH_SENDS * (documents or 1), 6 * 10**9 + 10**6 * index
+        of = (n, each, prompt, output, first, shared, documents)
+        send = lambda target, of=of: load.closed_loop(target, prompts, *of)  # noqa: E731
+        sizes = ([0.0] * n * each, [(prompt, output)] * n * each)
+        label = f"{name} {n}x{each}"
+        found.append(PlannedLoad(label, "closed", send, n, prompt, output, load=sizes, shared_tokens=shared, documents=documents))
     return found
 
 

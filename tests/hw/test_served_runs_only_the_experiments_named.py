@@ -40,7 +40,13 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return [ServedRequest(prompt_tokens, output_tokens, 0.0, token_s=times, finish_s=times[-1]) for _ in range(n)]
 
     monkeypatch.setattr(served.vllm_server, "serve", serve)
+
+    async def loop(target: Any, prompts: Any, n: int, each: int, prompt: int, output: int, *_: int) -> list[ServedRequest]:
+        times = [0.1 + 0.01 * i for i in range(output)]
+        return [ServedRequest(prompt, output, 0.0, c, t, times, finish_s=times[-1]) for c in range(n) for t in range(each)]
+
     monkeypatch.setattr(served.load, "wave", at_once)
+    monkeypatch.setattr(served.load, "closed_loop", loop)
     monkeypatch.setattr(floor, "measure", lambda *_, **__: [])
     return seen
 
@@ -64,14 +70,7 @@ def test_a_label_ends_the_file_s_name(tmp_path: Path, started: list[str]) -> Non
     assert load(tmp_path / "served_tiny-25m_first-rung.nc", "served").sizes["experiment"] == 1
 
 
-def test_a_shared_prefix_runs_where_it_is_named_alone_and_the_file_tells_it(
-    tmp_path: Path, started: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def loop(target: Any, prompts: Any, n: int, each: int, prompt: int, output: int, first: int = 0, shared: int = 0) -> Any:
-        times = [0.1 + 0.01 * i for i in range(output)]
-        return [ServedRequest(prompt, output, 0.0, c, t, times, finish_s=times[-1]) for c in range(n) for t in range(each)]
-
-    monkeypatch.setattr(served.load, "closed_loop", loop)
+def test_a_shared_prefix_runs_where_it_is_named_alone_and_the_file_tells_it(tmp_path: Path, started: list[str]) -> None:
     every = {e.name for e in served.work_of("plan", 8192, job())}
     run(job("shared*"), tmp_path)
     data = load(tmp_path / "served_tiny-25m.nc", "served")
@@ -82,8 +81,22 @@ def test_a_shared_prefix_runs_where_it_is_named_alone_and_the_file_tells_it(
     assert len(experiment.content) == 64 * 3
 
 
-@pytest.mark.parametrize(("longest", "room"), [(8192, 8192), (24_000, 32768)])
-def test_a_server_has_room_for_the_longest_prompt_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, longest: int, room: int) -> None:
+def test_documents_of_each_client_come_back_by_turns_and_the_file_tells_it(tmp_path: Path, started: list[str]) -> None:
+    run(job("revisit*"), tmp_path)
+    experiment = read_experiments(tmp_path / "served_tiny-25m.nc")[0]
+    assert experiment.session is not None
+    for client in range(4):
+        own = [c for c, s in zip(experiment.content, experiment.session, strict=True) if s == client]
+        assert len(own) == 18
+        assert own[:6] == own[6:12] == own[12:]
+        assert len(set(own)) == 6
+    assert len(set(experiment.content)) == 24
+
+
+@pytest.mark.parametrize(("longest", "room"), [(8192, 8192), (24_000, 32768), (100_000, None)])
+def test_a_server_has_room_for_the_longest_prompt_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, longest: int, room: int | None
+) -> None:
     asked: dict[str, Any] = {}
     monkeypatch.setattr(served.vllm_server, "serve", lambda model, folder, **how: asked.update(how))
     on_gpu = replace(job(), device="cuda")
