@@ -11,12 +11,13 @@ from fnmatch import fnmatch
 import click
 import numpy as np
 
+from calibrate.measurement import precision_of
 from calibrate.served.flags import read_flags
 from calibrate.served.replay import METRICS, replay
 from calibrate.served.runs import Experiment, ServedRun
 from hw.engines.adapters import SHARE
 from hw.engines.sglang_server import FLAGS
-from hw.engines.shapes import named, shape
+from hw.engines.shapes import CHECKPOINTS, named, shape
 from hw.exits import call
 from hw.suites import served_plan
 from hw.suites.served import BLOCK_TOKENS, BURST, STARVED_BLOCKS
@@ -26,7 +27,6 @@ from sim.rates.load import load_rates
 from sim.rates.serving import packaged_overhead
 from sim.specs.gpus import get_gpu
 from sim.specs.hf_config import spec_from_config
-from sim.specs.precision import Precision
 from sim.study.deployment import Deployment, blocks_in
 from sim.workload.content import SystemPrompt
 
@@ -76,7 +76,7 @@ def predicted(d: Deployment, load: served_plan.PlannedLoad, draws: int, speed: H
     for metric in METRICS:
         medians = np.nanmedian(found.times[metric], axis=1) * 1e3
         figures = (np.nanmedian(found.guess(metric)) * 1e3, *np.quantile(medians, (0.05, 0.95)), np.nanmean(found.guess(metric)) * 1e3)
-        row = {"gpu": d.gpu.name, "model": d.model.name, "weight_dtype": d.precision.weights, "tp": d.tp, **of}
+        row = {"gpu": d.gpu.name, "model": d.model.name, "weight_dtype": of["weights"] or d.precision.weights, "tp": d.tp, **of}
         row |= {"experiment": load.name, "metric": metric.removesuffix("_s")}
         rows.append(dict(zip(COLUMNS, (*(str(row[name]) for name in (*OF, "metric")), *(f"{f:.2f}" for f in figures)), strict=True)))
     return rows
@@ -95,7 +95,7 @@ def loads(vocab: int, rates: tuple[float, ...], patterns: str) -> list[served_pl
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--gpu", required=True)
-@click.option("--model", "models", required=True, help="Model shapes, comma-separated; NAME:fp8 for other weights than bf16.")
+@click.option("--model", "models", required=True, help="Model shapes, comma-separated; NAME:fp8, NAME:awq for other weights.")
 @click.option("--rates", default="2,10", show_default=True, help="Open loops, requests/s, as --rates of the suite.")
 @click.option("--experiments", default="open *", show_default=True, help="Loads by name or pattern, as --experiments of the suite.")
 @click.option("--engine", type=click.Choice(("vllm", "sglang")), default="vllm", show_default=True, help="As --engine of the suite.")
@@ -120,13 +120,13 @@ def main(
     kv = re.search(r"--kv-cache-dtype[= ](\w+)", engine_args)
     for text in models.split(","):
         name, _, dtype = text.partition(":")
-        config = shape(named(name))
-        precision = Precision(dtype or "bf16", kv[1] if kv else "bf16")
+        config = shape(named(name)) | ({"quantization_config": CHECKPOINTS[dtype]} if dtype in CHECKPOINTS else {})
+        precision = precision_of({"weight_dtype": dtype or "bf16", "kv_dtype": kv[1] if kv else "bf16"})
         d = Deployment(spec_from_config(config, name, "shape"), get_gpu(gpu), precision, tp, flags.limits, parallel=flags.parallel)
         if flags.pool_bytes:
             d = replace(d, limits=replace(flags.limits, num_gpu_blocks=blocks_in(d, flags.pool_bytes)))
         for load in loads(config["vocab_size"], rates_per_s, experiments):
-            sheet.writerows(predicted(d, load, draws, speed, replicas=replicas, prefill=prefill, engine_args=said))
+            sheet.writerows(predicted(d, load, draws, speed, weights=dtype, replicas=replicas, prefill=prefill, engine_args=said))
             sys.stdout.flush()
 
 
