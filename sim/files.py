@@ -39,6 +39,18 @@ def replacing(path: str | Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+@contextmanager
+def scratch_folder(beside: Path) -> Iterator[Path]:
+    """A hidden folder beside a path to work in: gone afterwards, and swept by the next run where this one is killed. Raises OSError."""
+    _sweep(beside.parent)
+    folder = _fresh(beside)
+    folder.mkdir(mode=0o700)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def write_text(path: str | Path, text: str) -> None:
     """Write UTF-8 text, whole or not at all. Raises OSError."""
     with replacing(path) as temporary:

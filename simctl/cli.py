@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "report": ("simctl.commands.report_command", "Saved results as one HTML file with interactive pictures."),
     "models": ("simctl.commands.models_command", "List the model catalogue, or show one model."),
     "gpus": ("simctl.commands.gpus_command", "List the GPU catalogue, or show one GPU."),
+    "cache": ("simctl.commands.cache_command", "Show or clear the cache of machine code."),
 }
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
 from sim.cluster.fleet_runs import serve_calls
 from sim.cost.rates import UNITS, Rates
-from sim.engine.compiled import available, warm
+from sim.engine.compiled import available, checked_cache, warm
 from sim.engine.config import EngineConfig
 from sim.engine.step_clock import StepTime
+from sim.errors import SimctlError, ending
 from sim.rates.serving import NO_HOST
 from sim.specs.models import get_model
 from sim.specs.precision import Precision
@@ -16,6 +19,7 @@ from sim.workload.trace import TraceBuilder
 def main() -> None:
     """Compile now, so that no question waits for it."""
     if available() and not warm():
+        checked_cache()
         rates = {name: 1e12 if unit.startswith(("bytes", "flop")) else 1e-6 for name, unit in UNITS.items()}
         steps = StepTime(get_model("Llama-3.1-8B"), Precision(), Rates(**rates))
         builder = TraceBuilder("one call")
@@ -24,4 +28,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (SimctlError, OSError, MemoryError, KeyboardInterrupt) as error:
+        code, text = ending(error)
+        print(f"compile_fleet: {text}", file=sys.stderr)
+        sys.exit(code)

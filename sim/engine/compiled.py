@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from sim import ticks
+from sim import machine_code_cache, ticks
 from sim.cluster import fleet_core, fleet_events, fleet_moves, fleet_routes, fleet_state
 from sim.cluster.fleet_core import serve_fleet
 from sim.cost import batch, smooth, step_time, work
@@ -34,7 +34,8 @@ from sim.engine import core, core_decide, core_iterations, core_kv, core_log_row
 from sim.engine import step_clock as iteration
 from sim.engine.core_iterations import Given
 from sim.engine.replica_runs import PlainPolicy
-from sim.files import replacing
+from sim.errors import SimctlError
+from sim.files import scratch_folder
 from sim.workload.trace import Trace
 
 # Output tokens at which plain Python takes as long as loading machine code does (a tenth of a second), or making it (half a minute).
@@ -70,6 +71,7 @@ _FLEET = (fleet_state, fleet_events, fleet_routes, fleet_moves, fleet_core)
 _HOW = {"error_model": "numpy", "_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 _POLICY = PlainPolicy()
 _BLOCK = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
+_loaded: dict[str, Any] = {}  # by layout of the columns
 _tokens_so_far = [0]  # output tokens so far: a study of many small runs loads machine code as one long run does
 
 
@@ -87,7 +89,7 @@ def worth(trace: Trace) -> bool:
     """Whether compiled code serves a trace, and as much as was asked about before, sooner, its loading included; or its making, where none
     is cached yet.
     """
-    if not available() or _loaded.cache_info().currsize:
+    if not available() or _loaded:
         return available()
     tokens = int(trace.output_tokens.sum())
     _tokens_so_far[0] += tokens + TOKENS_OF_A_REQUEST * len(trace)
@@ -96,23 +98,32 @@ def worth(trace: Trace) -> bool:
 
 @cache
 def warm() -> bool:
-    """Whether machine code of these very sources lies in the cache."""
-    return available() and any(_cache_directory(_machine()).glob("*.o"))
+    """Whether machine code of these very sources lies in the cache, whole and in nobody else's reach."""
+    folder = cache_directory()
+    return available() and folder is not None and any(machine_code_cache.read(each) for each in sorted(folder.glob("*.*")))
+
+
+def checked_cache() -> None:
+    """Prove that the cache takes machine code, before it is made. Raises SimctlError."""
+    folder = cache_directory()
+    if folder is None:
+        raise SimctlError("no folder for machine code: neither XDG_CACHE_HOME nor a home")
+    try:
+        machine_code_cache.prepare(folder)
+    except OSError as error:
+        raise SimctlError(f"machine code cannot be kept in {error.filename or folder}: {error.strerror}") from None
 
 
 def resolved(f: fleet_state.FleetCore, given: Given) -> Callable[..., int]:
     """sim.cluster.fleet_core.serve_fleet for these very arguments, compiled now or read from the cache."""
     records = [np.array(given.coefficients), np.array(given.rates)]
     layout = hashlib.sha256(str([f._fields, *((each.dtype.descr, each.ndim) for each in (*f, *records))]).encode()).hexdigest()[:8]
-    kept = _cache_directory(_machine()) / f"{layout}.o"
-    if not kept.exists():
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(kept) as temporary:
-            temporary.write_bytes(_made(f, given))
     result, error = ctypes.c_int64(), ctypes.c_void_p()
     words = [ctypes.addressof(result), ctypes.addressof(error), *(each for column in f for each in _of_array(column))]
     block = np.array([*words, *(each.ctypes.data for each in records)], dtype=np.int64)
-    function, address = _loaded(kept, len(block)), block.ctypes.data
+    if layout not in _loaded:
+        _loaded[layout] = _from_cache(layout, len(block), lambda: _made(f, given))
+    function, address = _loaded[layout], block.ctypes.data
     keeps_alive = f, records, block, error
 
     def serve(*_same: Any) -> int:
@@ -129,37 +140,52 @@ def _of_array(column: Any) -> tuple[int, ...]:
     return (0, 0, column.size, column.itemsize, column.ctypes.data, *column.shape, *column.strides)
 
 
-@cache
-def _loaded(kept: Path, words: int) -> Any:
-    """The function of a file: a line with its name, then an object file. It is called with the address of its arguments, so many words:
-    ctypes takes longer for two hundred arguments than an engine for a step. A library linked of it loads without LLVM, the sooner by 40 ms.
+def _from_cache(layout: str, words: int, make: Callable[[], bytes]) -> Any:
+    """The function of a layout: of its library or its object file, made where neither is cached; a cache that takes no file is passed over.
+
+    It is called with the address of its arguments, so many words: ctypes takes longer for two hundred arguments than an engine for a step.
+    A library linked of an object file loads without LLVM, the sooner by 40 ms.
     """
-    library = kept.with_suffix(".so")
-    if function := _of_library(library):
+    folder = cache_directory()
+    if folder is None:
+        return _linked(make(), words, None)
+    library, kept = folder / f"{layout}.library", folder / f"{layout}.object"
+    if (content := machine_code_cache.read(library)) and (function := _of_library(content)):
         return function
+    code = machine_code_cache.read(kept)
+    if code is None:
+        code = make()
+        with suppress(OSError):
+            machine_code_cache.keep(kept, code)
+    return _linked(code, words, library)
+
+
+def _linked(made: bytes, words: int, library: Path | None) -> Any:
+    """The function of a line with its name, then an object file; kept as `library`, where there is a linker."""
     import llvmlite.binding as llvm
 
-    name, _, code = kept.read_bytes().partition(b"\n")
+    name, _, code = made.partition(b"\n")
     call = _call(name.decode(), words)
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
-    if not library.exists() and shutil.which("cc"):
-        _link(library, code, machine.emit_object(llvm.parse_assembly(call)))
-        if function := _of_library(library):
+    if library is not None and (linked := _link(library, code, machine.emit_object(llvm.parse_assembly(call)))):
+        with suppress(OSError):
+            machine_code_cache.keep(library, linked)
+        if function := _of_library(linked):
             return function
     jit = llvm.create_lljit_compiler(machine)
-    made = llvm.JITLibraryBuilder().add_object_img(code).add_ir(call).add_current_process().export_symbol("from_block")
-    owner = made.link(jit, "simctl")
+    builder = llvm.JITLibraryBuilder().add_object_img(code).add_ir(call).add_current_process().export_symbol("from_block")
+    owner = builder.link(jit, "simctl")
     function = _BLOCK(owner["from_block"])
     function.owners = owner, jit  # type: ignore[attr-defined]  # whose end would be that of the code
     return function
 
 
-def _of_library(library: Path) -> Any:
-    """The function of a library, or None where there is none that loads here."""
+def _of_library(content: bytes) -> Any:
+    """The function of a library, or None where it does not load here: a home may be shared by systems of other C libraries."""
     try:
-        return _BLOCK(("from_block", ctypes.CDLL(str(library))))
+        return _BLOCK(("from_block", machine_code_cache.library(content)))
     except (OSError, AttributeError):
         return None
 
@@ -174,20 +200,20 @@ def _call(name: str, words: int) -> str:
         ret i32 %status }}"""
 
 
-def _link(library: Path, *objects: bytes) -> None:
-    """Make a library of these, if the system's linker does."""
+def _link(library: Path, *objects: bytes) -> bytes | None:
+    """Content of a library of these, if the system's linker makes one."""
     import subprocess
-    import tempfile
 
-    with tempfile.TemporaryDirectory() as folder:
-        files = [Path(folder) / f"{number}.o" for number in range(len(objects))]
+    if not shutil.which("cc"):
+        return None
+    with suppress(OSError, subprocess.SubprocessError), scratch_folder(library) as folder:
+        files = [folder / f"{number}.o" for number in range(len(objects))]
         for file, content in zip(files, objects, strict=True):
             file.write_bytes(content)
-        made = Path(folder) / library.name
-        with suppress(OSError, subprocess.SubprocessError):
-            subprocess.run(["cc", "-shared", "-o", made, *files, "-lm"], check=True, capture_output=True, timeout=60)
-            with replacing(library) as temporary:
-                temporary.write_bytes(made.read_bytes())
+        made = folder / "code.so"
+        subprocess.run(["cc", "-shared", "-o", made, *files, "-lm"], check=True, capture_output=True, timeout=60)
+        return made.read_bytes()
+    return None
 
 
 def _made(f: fleet_state.FleetCore, given: Given) -> bytes:
@@ -258,12 +284,13 @@ def _machine() -> str:
 
 
 @cache
-def _cache_directory(machine: str) -> Path:
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    digest = hashlib.sha256(f"{machine} {sys.version} {_HOW} {_padding().tobytes().hex()}".encode())
+def cache_directory() -> Path | None:
+    """Where machine code of these very sources is kept; None where this user has no home."""
+    root = machine_code_cache.root()
+    digest = hashlib.sha256(f"{_machine()} {sys.version} {_HOW} {_padding().tobytes().hex()}".encode())
     for function in _compilable():
         digest.update(f"{function.__name__} {function.__defaults__} {_meaning(function)}".encode())
-    return home / "simctl" / "numba" / digest.hexdigest()[:16]
+    return root and root / digest.hexdigest()[:16]
 
 
 def _meaning(function: FunctionType) -> list[Any]:

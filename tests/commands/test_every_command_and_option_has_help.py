@@ -48,7 +48,7 @@ def test_options_stand_once_each_under_the_headings_of_their_command(name, monke
 def test_every_command_that_is_not_a_list_shows_an_example():
     for name in COMMANDS:
         command = importlib.import_module(COMMANDS[name][0]).command
-        assert name in ("models", "gpus") or f"  simctl {name} " in command.help, name
+        assert name in ("models", "gpus", "cache") or f"  simctl {name} " in command.help, name
 
 
 def test_group_lists_every_command():

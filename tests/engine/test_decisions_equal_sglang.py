@@ -7,6 +7,7 @@ from __future__ import annotations
 import gzip
 import json
 import logging
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
+from sim.engine.sglang_options import BETS, SglangOptions
 from tests.engine.sglang_scheduler_oracle import steps_of_engine, steps_of_ours
 from tests.engine.steps_alike import assert_steps_alike, over_workloads
 from tests.engine.vllm_oracle import Ask, Workload
 
+DEFAULTS = {each.name: each.default for each in fields(SglangOptions)}
 RECORD: dict[str, Any] = json.loads(gzip.decompress((Path(__file__).parent / "data/sglang_decisions.json.gz").read_bytes()))
 
 
@@ -41,7 +44,9 @@ def workloads(draw: st.DrawFn) -> Workload:
     longest = max(len(prompt) + len(output) for prompt, output in workload.conversations())
     seqs = draw(st.integers(1, 16))
     whole = draw(st.sampled_from([False, False, False, True]))
+    ignores = draw(st.sampled_from([False, False, True]))
     ratio = draw(st.sampled_from([0.0, 0.0, 0.1, 0.3, 0.7, 1.0]))
+    bets = {"init_new_token_ratio": ratio, "min_new_token_ratio": 0.14 * ratio, "ratio_decay_steps": draw(st.sampled_from([5, 600]))}
     spare = draw(st.sampled_from([0, 1, 2, 5, 10, 40, 400])) * max(1, 4 // page)
     workload.limits = {
         "scheduler": "sglang",
@@ -53,12 +58,10 @@ def workloads(draw: st.DrawFn) -> Workload:
         "enable_prefix_caching": draw(st.sampled_from([True, True, False])),
         "enable_chunked_prefill": not whole,
         "options": {
-            "init_new_token_ratio": ratio,
-            "min_new_token_ratio": 0.14 * ratio,
-            "ratio_decay_steps": draw(st.sampled_from([5, 600])),
+            **({name: DEFAULTS[name] for name in BETS} if ignores else bets),
             "max_prefill_tokens": draw(st.sampled_from([16384, 6 * unit])),
             "schedule_policy": draw(st.sampled_from(["fcfs", "lpm"])),
-            "ignore_eos": draw(st.sampled_from([False, False, True])),
+            "ignore_eos": ignores,
             "overlap_schedule": draw(st.booleans()),
         },
     }

@@ -11,8 +11,8 @@ from sim.engine import compiled, core_state
 @pytest.fixture
 def named(monkeypatch):
     """The folder's name as it is now."""
-    monkeypatch.setattr(compiled, "_cache_directory", compiled._cache_directory.__wrapped__)
-    return lambda: compiled._cache_directory("numba 1").name
+    monkeypatch.setattr(compiled, "cache_directory", compiled.cache_directory.__wrapped__)
+    return lambda: compiled.cache_directory().name
 
 
 def edited(function, **changes):
@@ -41,7 +41,7 @@ def test_another_exponent_a_constant_and_a_default_do(monkeypatch, named):
     monkeypatch.setattr(step_time, "LAUNCH_P", 2 * step_time.LAUNCH_P)
     found.add(named())
     monkeypatch.undo()
-    monkeypatch.setattr(compiled, "_cache_directory", compiled._cache_directory.__wrapped__)
+    monkeypatch.setattr(compiled, "cache_directory", compiled.cache_directory.__wrapped__)
     monkeypatch.setattr(core_state, "SENDS", 77)
     found.add(named())
     assert len(found) == 5
