@@ -97,8 +97,8 @@ def serve_arguments(pool: PoolSpec) -> list[str]:
 
 
 def repository(source: str, name: str) -> str:
-    """The model's repository on Hugging Face, as its catalogue entry names it; else its name."""
-    found = re.search(r"config\.json of ([\w.-]+/[\w.-]+) on Hugging Face", source)
+    """The model's repository on Hugging Face, as the question or its catalogue entry names it; else its name."""
+    found = re.search(r"hub name ([\w.-]+/[\w.:-]+): ", source) or re.search(r"config\.json of ([\w.-]+/[\w.-]+) on Hugging Face", source)
     return found[1] if found else name
 
 

@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from sim.specs import hf_config
-from sim.specs.lookup import build_index, given_path, key, unknown
+from sim.specs.lookup import build_index, given_path, key
 from sim.specs.model import ModelSpec
 
 _FILE = Path(__file__).parent / "data" / "models.json"
 
 
 def get_model(name_or_path: str) -> ModelSpec:
-    """A model by catalogue name or alias, config.json file, folder, or `ORG/NAME` in the local hub cache, tried in that order.
+    """A model by catalogue name or alias, config.json file, folder, `ORG/NAME` in the local hub cache, or the name of a checkpoint of a
+    known shape (sim.specs.checkpoint_names), tried in that order.
 
-    Names ignore case, spaces, dashes and underscores. Raises UsageError for anything else.
+    Names ignore case, spaces, dashes and underscores. Raises UsageError for anything else, naming the two nearest.
     """
     canonical = _index().get(key(name_or_path))
     if canonical:
@@ -28,13 +29,25 @@ def get_model(name_or_path: str) -> ModelSpec:
     cached = hf_config.find_cached(name_or_path)
     if cached:
         return hf_config.load_spec(cached, name=name_or_path)
-    more = "; or the path of a config.json, or ORG/NAME in the local hub cache"
-    raise unknown("model", name_or_path, _index(), list_models(), more)
+    from sim.specs import checkpoint_names  # 90 kB that only such a name needs
+
+    named = checkpoint_names.find(name_or_path, _index())
+    if named is None:
+        raise checkpoint_names.unknown_model(name_or_path, _index())
+    base = _catalogue_spec(named.base) if named.base in _catalogue() else checkpoint_names.shape(named.base)
+    return checkpoint_names.spec_of(name_or_path, named, base)
 
 
 def list_models() -> list[str]:
     """Catalogue names, in catalogue order."""
     return list(_catalogue())
+
+
+def list_shapes() -> list[str]:
+    """Names of the shapes that checkpoints are read as: the catalogue's, then those of the table of checkpoints."""
+    from sim.specs import checkpoint_names
+
+    return list(dict.fromkeys((*_catalogue(), *checkpoint_names.bases())))
 
 
 def model_aliases(name: str) -> list[str]:
@@ -49,8 +62,10 @@ def published_params(name: str) -> int | str:
 
 
 def catalogue_config(name: str) -> dict[str, Any]:
-    """The configuration fields behind a catalogue model."""
-    return dict(_catalogue()[name]["config"])
+    """The configuration fields behind a catalogue model, or a base of the table of checkpoints."""
+    from sim.specs import checkpoint_names
+
+    return dict(_catalogue()[name]["config"]) if name in _catalogue() else checkpoint_names.config_of(name)
 
 
 @cache

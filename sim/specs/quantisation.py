@@ -22,7 +22,7 @@ HEAD, EMBEDDING = "lm_head", "embed_tokens"
 @dataclass(frozen=True)
 class Quantisation:
     """Storage by matrix. `rules` leave modules out; `only` and `by_module` name modules that alone are quantised, or each its own way;
-    `groups` are (storage, targets) pairs of which the first that covers a matrix holds.
+    `groups` are (storage, targets) pairs of which the first that covers a matrix holds. `tables`: both tables are quantised, too.
     """
 
     method: str
@@ -30,6 +30,7 @@ class Quantisation:
     rules: ModuleRules
     kv_dtype: str | None = None
     head: bool = False
+    tables: bool = False
     only: ModuleRules | None = None
     by_module: tuple[ModuleMap, dict[str, Storage]] | None = None
     groups: tuple[tuple[Storage, ModuleRules], ...] = ()
@@ -38,6 +39,8 @@ class Quantisation:
     def storage(self, matrix: Matrix, layer: int | None = None) -> Storage:
         """Storage of this matrix of this layer."""
         name = matrix.name
+        if self.tables and name in (EMBEDDING, HEAD) and not self.rules.covers(name, layer):
+            return self.base
         if matrix.kept or name == EMBEDDING or (name == HEAD and not self.head) or self.rules.covers(name, layer):
             return PLAIN
         if self.by_module is not None:
@@ -57,8 +60,10 @@ def read(config: Fields) -> Quantisation | None:
     """The quantisation that a configuration states, None for one that states none. Raises UsageError naming what cannot be read."""
     section = "quantization_config" if config.has("quantization_config") else "compression_config"
     if not config.has(section):
-        return None
+        return _mlx_of(config)
     q = config.section(section)
+    if config.has("quantization") and not q.has("quant_method"):  # mlx-lm writes both, alike
+        return _mlx_of(config)
     if q.has("quantization"):  # a modelopt file as its export writes it
         q = Fields({**q.section("quantization").data, "quant_method": "modelopt"}, q.where, f"{q.prefix}.quantization")
     method = _method(q)
@@ -211,6 +216,38 @@ def _uniform(method: str, base: Storage) -> Callable[[Fields], Quantisation]:
 
 def _mxfp4(q: Fields) -> Quantisation:
     return Quantisation("mxfp4", storage.MXFP4, _left_out(q, *_IGNORED), _kv(q), only=ModuleRules(["mlp.experts"]))
+
+
+def _mlx_of(config: Fields) -> Quantisation | None:
+    """MLX's `quantization`: groups of `group_size` input channels with a scale and a bias each; modules named in it have fields of their
+    own, or false where they stay as they are.
+    """
+    if not config.has("quantization") or not isinstance(config.data["quantization"], Mapping):
+        return None
+    q = config.section("quantization")
+    return replace(
+        _mlx(q), notes=_strange(q, " ".join(("mode", *(name for name, own in q.data.items() if isinstance(own, Mapping | bool)))))
+    )
+
+
+def _mlx(q: Fields) -> Quantisation:
+    own = {name: value for name, value in q.data.items() if isinstance(value, Mapping)}
+    out = ModuleRules(name for name, value in q.data.items() if value is False)
+    base, groups = _mlx_storage(q), []
+    for name, value in own.items():
+        each = Fields({"group_size": q.data.get("group_size"), **value}, q.where, f"{q.prefix}.{name}")
+        groups.append((_mlx_storage(each), ModuleRules([name])))
+    more = (*groups, (base, ModuleRules(["re:.*"]))) if groups else ()
+    return Quantisation("mlx", base, out, None, tables=True, groups=more)
+
+
+def _mlx_storage(q: Fields) -> Storage:
+    mode, bits = q.text("mode", "affine"), _bits(q, "bits", (2, 3, 4, 5, 6, 8))
+    if mode in ("mxfp4", "nvfp4", "mxfp8"):
+        return {"mxfp4": storage.MXFP4, "nvfp4": storage.NVFP4, "mxfp8": storage.MXFP8}[mode]
+    if mode != "affine":
+        raise q.fail("mode", f"is unsupported: {mode!r} (supported: affine, mxfp4, mxfp8, nvfp4)")
+    return storage.integers(bits, _group(q, 64), zeros=False, scale_bytes=4)  # scale and bias of 16 bits each
 
 
 def _fp_quant(q: Fields) -> Quantisation:
@@ -424,6 +461,7 @@ METHODS: dict[str, tuple[Callable[[Fields], Quantisation], str]] = {
     "compressed-tensors": (_compressed, ""),
     "modelopt": (_modelopt, "quant_algo quantized_layers weight_block_size scale_fmt"),
     "mxfp4": (_mxfp4, "dequantize"),
+    "mlx": (_mlx, "mode"),
     "bitsandbytes": (_bitsandbytes, f"{_BNB} llm_int8_enable_fp32_cpu_offload llm_int8_has_fp16_weight llm_int8_threshold"),
     "torchao": (_torchao, "quant_type quant_type_kwargs include_input_output_embeddings untie_embedding_weights"),
     "quark": (_quark, "global_quant_config kv_cache_quant_config export algo_config quant_mode"),

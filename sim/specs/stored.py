@@ -99,8 +99,11 @@ def stored(model: ModelSpec, weights: str) -> Checkpoint | None:
     """
     if model.checkpoint is not None and model.checkpoint.dtype == weights:
         return model.checkpoint
-    if weights not in gguf.GGUF:
-        return None
+    return gguf_checkpoint(model, weights) if weights in gguf.GGUF else None
+
+
+def gguf_checkpoint(model: ModelSpec, weights: str) -> Checkpoint | None:
+    """Storage of the weights in a GGUF file of type `weights`."""
     grouped = any(g.mixer.kind == "attention" and g.mixer.heads >= 4 * g.mixer.kv_heads for g in model.groups)
     layers = model.layers
 

@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 def command(name: str | None, check: bool, as_json: bool) -> None:
     """List the model catalogue, or show one model.
 
-    NAME is a catalogue name or alias (case and dashes do not matter), a config.json or the folder that holds one, or
-    ORG/NAME in the local Hugging Face cache. Nothing is downloaded.
+    NAME is a catalogue name or alias (case and dashes do not matter), a config.json or the folder that holds one,
+    ORG/NAME in the local Hugging Face cache, or the name of a checkpoint of a known shape: Qwen/Qwen3-32B-AWQ,
+    unsloth/Qwen3-8B-GGUF:Q4_K_M, qwen3:32b. What its suffix says of the weights is printed. Nothing is downloaded.
 
     Parameters are computed from the shape. Active parameters are what one token uses: the chosen experts and all else, without
     the input embedding. KV per token is for layers whose cache grows with the whole context, at two bytes per element.
     """
-    from sim.specs.models import get_model, list_models
+    from sim.specs.models import get_model, list_models, list_shapes
     from simctl.text.model_text import catalogue, describe, model_lines
 
     if check:
@@ -49,6 +50,8 @@ def command(name: str | None, check: bool, as_json: bool) -> None:
         click.echo(json.dumps([describe(spec) for spec in specs], indent=2))
     else:
         click.echo("\n".join(catalogue(specs)))
+        more = [known for known in list_shapes() if known not in list_models()]
+        click.echo("\n".join(["", *wrapped(f"{len(more)} more shapes by name: {', '.join(more)}", "", "  ")]))
 
 
 def _checked(name: str) -> tuple[list[ModelPart], list[str]]:

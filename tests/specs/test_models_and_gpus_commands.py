@@ -24,7 +24,7 @@ def test_text_fits_80_columns(argv):
 
 def test_lists_name_everything():
     _, out, _ = run("models")
-    assert [line.split()[0] for line in out.splitlines()[1:]] == list_models()
+    assert [line.split()[0] for line in out.split("\n\n")[0].splitlines()[1:]] == list_models()
     _, out, _ = run("gpus")
     assert [line.split()[0] for line in out.split("\n\n")[0].splitlines()[1:]] == list_gpus()
 

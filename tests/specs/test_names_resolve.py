@@ -102,7 +102,9 @@ def test_parts_of_cards_and_laptops_are_none_of_them(name, why):
 def test_near_miss_is_suggested():
     with pytest.raises(UsageError, match=r"^unknown GPU 'A1O'; did you mean 'A10'\? known: H100, .*MI300X"):
         get_gpu("A1O")
-    with pytest.raises(UsageError, match=r"^unknown model 'Qwen2.5-7C'; did you mean 'Qwen2.5-7B'\? known: Qwen2.5-0.5B, "):
+    with pytest.raises(
+        UsageError, match=r"^unknown model 'Qwen2.5-7C'; did you mean 'Qwen2.5-7B' or 'Qwen2.5-72B'\? `simctl models` lists "
+    ):
         get_model("Qwen2.5-7C")
 
 

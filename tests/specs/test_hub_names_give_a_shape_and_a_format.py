@@ -1,0 +1,159 @@
+"""A checkpoint's hub name gives the shape of its base and the stored format that its suffix says; what it is not is refused."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.errors import UsageError
+from sim.files import package_path
+from sim.specs import checkpoint_names
+from sim.specs.models import _index, get_model, list_shapes
+
+IDS = list(csv.DictReader((Path(__file__).parents[1] / "data" / "hub_ids.csv").read_text(encoding="utf-8").splitlines()))
+# suffix -> (weights, KV cache) by the conventions of the owners, as their files say
+SUFFIXES = {
+    ("Qwen", "-FP8"): ("fp8", None),
+    ("Qwen", "-AWQ"): ("int4", None),
+    ("Qwen", "-GPTQ-Int4"): ("int4", None),
+    ("Qwen", "-GPTQ-Int8"): ("w8a16", None),
+    ("nvidia", "-FP8"): ("fp8", "fp8"),
+    ("nvidia", "-NVFP4"): ("nvfp4", "fp8"),
+    ("RedHatAI", "-FP8-dynamic"): ("fp8", None),
+    ("RedHatAI", "-NVFP4"): ("nvfp4", None),
+    ("RedHatAI", "-quantized.w4a16"): ("int4", None),
+    ("RedHatAI", "-quantized.w8a8"): ("int8", None),
+    ("amd", "-MXFP4"): ("mxfp4", None),
+    ("unsloth", "-bnb-4bit"): ("int4", None),
+    ("unsloth", "-GGUF:Q4_K_M"): ("q4_k_m", None),
+    ("unsloth", "-GGUF"): ("q4_k_m", None),
+    ("mlx-community", "-8bit"): ("w8a16", None),
+    ("someone", "-Q8_0.gguf"): ("q8_0", None),
+}
+# Bits of a weight in most of the file, scales included
+BITS = {"fp8": 8, "int4": 4.3, "w8a16": 8.2, "nvfp4": 4.5, "int8": 8, "mxfp4": 4.25, "q4_k_m": 4.9, "q8_0": 8.5}
+# Names that the packaged table was not made from, by the base that they are
+OTHERS = {
+    "casperhansen/llama-3.3-70b-instruct-awq": "Llama-3.1-70B",
+    "ibnzterrell/Meta-Llama-3.3-70B-Instruct-AWQ-INT4": "Llama-3.1-70B",
+    "nvidia/Llama-3.3-70B-Instruct-FP4": "Llama-3.1-70B",
+    "TheBloke/Mistral-7B-Instruct-v0.2-AWQ": "Mistral-7B-v0.3",
+    "Intel/Qwen3-30B-A3B-Instruct-2507-int4-AutoRound": "Qwen3-30B-A3B-2507",
+    "bartowski/Qwen2.5-Coder-32B-Instruct-GGUF:Q5_K_M": "Qwen2.5-32B",
+    "lmstudio-community/gpt-oss-20b-MLX-8bit": "gpt-oss-20b",
+    "cyankiwi/Qwen3-Coder-Next-AWQ-4bit": "Qwen3-Next-80B-A3B",
+    "lukealonso/GLM-4.7-NVFP4": "GLM-4.6",
+    "huihui-ai/Qwen3-8B-abliterated": "Qwen3-8B",
+    "allenai/Llama-3.1-Tulu-3-8B": "Llama-3.1-8B",
+    "Llama-3.3-70B": "Llama-3.1-70B",
+    "qwen3:32b": "Qwen3-32B",
+    "qwen2.5-coder:32b-instruct-q4_K_M": "Qwen2.5-32B",
+}
+
+
+def test_nineteen_of_twenty_published_names_answer_within_2_percent_of_their_shape():
+    params = {base: get_model(base).params for base in list_shapes()}
+    read = 0
+    for row in IDS:
+        try:
+            found = checkpoint_names.find(row["hub_id"], _index())
+        except UsageError:
+            continue
+        read += found is not None and abs(params[found.base] / float(row["params"]) - 1) < 0.02
+    assert len(IDS) >= 1000
+    assert read >= 0.95 * len(IDS)
+
+
+@pytest.mark.parametrize("row", IDS[::97], ids=lambda row: row["hub_id"])
+def test_a_published_name_answers_as_it_is_typed(row):
+    assert get_model(row["hub_id"]).params == pytest.approx(float(row["params"]), rel=0.02)
+
+
+def test_shapes_have_the_size_that_their_names_say():
+    for base in checkpoint_names.bases():
+        if said := re.search(r"(?<![\w.])(\d+)B(?!\w)", base):
+            assert get_model(base).params / 1e9 == pytest.approx(float(said[1]), rel=0.15 if float(said[1]) > 6 else 0.7), base
+
+
+@pytest.mark.parametrize(("name", "base"), OTHERS.items())
+def test_a_name_that_no_row_holds_is_read_by_the_rules(name, base):
+    assert get_model(name).params == pytest.approx(get_model(base).params, rel=0.02)
+
+
+@given(
+    st.sampled_from(["Qwen3-32B", "Llama-3.1-70B", "Qwen3-4B", "GLM-4-32B-0414", "Seed-OSS-36B"]),
+    st.sampled_from(list(SUFFIXES)),
+    st.booleans(),
+)
+def test_a_suffix_says_how_the_weights_are_stored(base, owned, lower):
+    owner, suffix = owned
+    name = f"{owner}/{base.lower() if lower else base}{suffix}"
+    plain, spec = get_model(base), get_model(name)
+    dtype, kv = SUFFIXES[owned]
+    assert (spec.params, spec.groups) == (plain.params, plain.groups)
+    assert (spec.checkpoint.dtype, spec.checkpoint.kv_dtype) == (dtype, kv)
+    tables = (1 if plain.tied_embeddings else 2) * plain.embedding_params
+    narrow = (plain.params - tables) * BITS[dtype] / 8
+    assert narrow * 0.97 < spec.checkpoint.total < (narrow + 2 * tables) * 1.06
+    assert any(base in note and name in note and "by the rule of its name" in note for note in spec.notes)
+
+
+def test_sixteen_bits_take_a_native_quantisation_off():
+    assert get_model("deepseek-ai/DeepSeek-V3.1").checkpoint.dtype == "fp8"
+    assert get_model("unsloth/DeepSeek-V3.1-BF16").checkpoint is None
+    assert get_model("unsloth/gpt-oss-20b-BF16").expert_bits is None
+
+
+def test_the_context_is_that_of_the_name():
+    assert get_model("Qwen/Qwen3-30B-A3B-Instruct-2507-FP8").max_context == 262144
+    assert get_model("Qwen/Qwen3-30B-A3B-FP8").max_context == 40960
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("Qwen3-33B", r"unknown model 'Qwen3-33B'; did you mean 'Qwen3-32B' or 'Qwen3-30B-A3B'\? .*config\.json"),
+        ("mistralai/Ministral-3-14B-Instruct-2512", "unknown model"),
+        ("google/gemma-2b", "unknown model"),
+        ("yuhuili/EAGLE3-LLaMA3.1-Instruct-8B", "unknown model"),
+        ("zai-org/GLM-4.6-Air", "unknown model"),
+        ("someone/merged-Qwen3-8B-and-Llama-3.1-8B", "is named after Llama-3.1-8B and Qwen3-8B"),
+        ("turboderp/Llama-3.1-8B-exl2", "weights of exl2 are served by no engine here"),
+        ("unsloth/GLM-5-GGUF:UD-TQ1_0", "GGUF type UD-TQ1_0 is not known"),
+    ],
+)
+def test_what_is_no_known_checkpoint_is_one_line(name, says):
+    with pytest.raises(UsageError, match=says):
+        get_model(name)
+
+
+@given(
+    st.text(max_size=60)
+    | st.lists(st.sampled_from(["Qwen3", "Llama", "-", "_", ".", ":", "/", "8B", "AWQ", "GGUF", "Q4_0", "3.1", "it"]), max_size=8).map(
+        "".join
+    )
+)
+def test_any_text_is_a_model_or_a_usage_error(text):
+    try:
+        spec = get_model(text)
+    except UsageError:
+        return
+    assert spec.params > 0
+
+
+def test_the_table_is_small_and_read_only_where_the_catalogue_lacks_the_name():
+    file = package_path("sim.specs", "data", "checkpoints.json")
+    assert file.stat().st_size <= 120_000
+    assert set(json.loads(file.read_text(encoding="utf-8"))["shapes"]) <= set(list_shapes())
+    code = (
+        "from sim.specs.models import get_model; get_model('Llama-3.1-8B'); import sys; print('sim.specs.checkpoint_names' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
