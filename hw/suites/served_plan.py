@@ -69,7 +69,8 @@ NAMED = {
     "longest": (1, 100_000, 64, 0, 0),
     "crowd": (256, 256, 128, 0, 0),
     "larger crowd": (512, 256, 128, 0, 0),
-    "revisit": (4, 4064, 32, 4000, 6),  # each document EACH_SENDS times; of all, the reuse distance is 98,000 tokens
+    "revisit": (4, 4064, 32, 4000, 6),  # each document EACH_SENDS times, at a reuse distance of 98,000 tokens
+    "revisit later": (4, 4064, 32, 4000, 12),  # of 197,000 tokens
 }
 LOCKSTEP_PROMPTS = 10**8  # from those of sessions, or of a closed loop, to those of the next time they are sent
 
