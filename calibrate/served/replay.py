@@ -11,7 +11,8 @@ from calibrate.served.runs import Experiment, ServedRun, tpot
 from sim.cost.rates import RateDraws
 from sim.rates.serving import HostRates
 from sim.results.record import RunRecord
-from sim.study.simulate import chosen_draws, requests_of
+from sim.study.simulate import requests_of
+from sim.study.strata import stratified, typical
 from sim.study.studied import Study
 from sim.workload.workload import Workload
 
@@ -53,14 +54,14 @@ class Prediction:
 
 
 def replay(run: ServedRun, experiment: Experiment, rates: RateDraws, host: HostRates, *, draws: int = 0) -> Prediction:
-    """Simulate `experiment` at `draws` draws of the rates, spread evenly, or once at their medians where that is 0.
+    """Simulate `experiment` at the first `draws` draws of the rates, stratified, or once at their medians where that is 0.
 
     Which drafts a server accepted is not known: each draw has its own luck.
     Clients that wait for their answers do so here too; a closed loop whose chains are not recorded is replayed with its number of
     clients; every other request is sent when it really was.
     """
     study = study_of(run, experiment, rates, host)
-    chosen: list[int | None] = [*chosen_draws(study, draws)] or [None]
+    chosen: list[int | None] = [*range(draws)] or [None]
     if study.deployment.limits.options.get("draft_tokens"):
         rows = [_columns(next(requests_of(_with_luck(study, seed), [draw]))) for seed, draw in enumerate(chosen)]
     else:
@@ -80,6 +81,7 @@ def study_of(run: ServedRun, experiment: Experiment, rates: RateDraws, host: Hos
     workload = Workload(trace.retimed(np.zeros(len(trace))) if closed else trace, experiment.clients if closed else None)
     host = host.sent(experiment.text)
     deployment, fleet = replace(run.deployment, limits=experiment.limits or run.limits), run.fleet
+    rates = stratified(rates, deployment, *typical(trace))
     others = len(fleet.pools) - 1 if fleet else 0
     return Study(deployment, workload, rates, host, fleet=fleet, others=[(rates, host)] * others)
 

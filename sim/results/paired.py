@@ -30,10 +30,8 @@ def pairs_of(run: Run, name: str) -> list[float]:
     """[PAIRS]: which draws of the rates these are, the figure in each repeat (the run shown first), and at each draw; NaN where there are
     none.
     """
-    from sim.study.simulate import chosen_draws
-
     mark, draws = hashlib.sha256(), run.draws.get(name, [])
-    chosen = np.array(chosen_draws(run.study, len(draws)), dtype=int)
+    chosen = np.arange(len(draws))
     for rates, _ in run.study.sources:
         for each in (np.atleast_1d(getattr(rates.draws, unit)) for unit in UNITS):
             mark.update(each[chosen % len(each)].tobytes())

@@ -11,9 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.cluster.pools import PREFILL
-from sim.cost.batch import decode_batch
 from sim.cost.rates import RateDraws
-from sim.cost.step_time import step_time_s
 from sim.engine.compiled import worth
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Scheduler
@@ -23,7 +21,7 @@ from sim.rates.load import scope_notes
 from sim.rates.serving import HostRates
 from sim.results.chance import ENOUGH, STAGES, Chance, chance_of, chance_of_figures
 from sim.results.fleet_tables import fleet_tables
-from sim.results.intervals import around, block_intervals, rate_intervals, repeat_intervals
+from sim.results.intervals import Z_90, around, between_replicates, block_intervals, rate_intervals, repeat_intervals
 from sim.results.metrics import LATENCY, cost_shares, latency_figures, latency_quantiles, summarise, tenant_figures
 from sim.results.power import Power, power_of
 from sim.results.record import RunRecord
@@ -34,8 +32,10 @@ from sim.study.direct import event_by_event
 from sim.study.fleet_spec import Fleet
 from sim.study.lasting import Lasting, Lasts, can_last, outgrows
 from sim.study.run import check_all_fit, planned, run_fast, run_planned, runs_directly
+from sim.study.strata import predictors
 from sim.study.studied import PlannedPool, Progress, Study
 from sim.workers import in_threads
+from sim.workload.trace import Trace
 from sim.workload.workload import Workload
 
 if TYPE_CHECKING:
@@ -45,14 +45,15 @@ Interval = tuple[float, float]
 Drawn = tuple[dict[str, float | int], NDArray[np.float64]]  # figures of a run at a draw of the rates, and quantiles of its latencies
 Each = Callable[[Callable[[Any], Any], Iterable[Any]], list[Any]]  # a function of every item, in order
 DEFAULT_DRAWS = 20
+REQUESTS_OF_DRAWS = 200_000  # over all draws that nobody asked for: the first requests of a longer load say how wide it is
+SLOW_REQUESTS_OF_DRAWS = 3_000  # the same where runs are event by event
+KEEPS_UP = 0.05  # share of the requests that wait at the last arrival of a load that is not kept up with
 REPEATS = 20
-Z_90 = 1.6448536269514722  # half a 90 % interval over the standard deviation
 REPEATS_UP_TO = 5_000  # requests
 LOGGED_UP_TO = 5_000  # iterations of the run; beyond, draws asked for keep no iteration log: it would cost minutes
 # the same where the array engine keeps the log: reading the figures off it then takes longer than the run
 LOGGED_DIRECTLY_UP_TO = 100_000
-DEFAULT_DRAWS_UP_TO = 20_000  # requests; beyond, repeats take minutes and are left to be asked for
-TYPICAL_BATCH, TYPICAL_CONTEXT = 8.0, 1024.0
+AT_ONCE_UP_TO = 20_000  # requests of a second run
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ class Run:
 
     def draw_records(self, count: int = DEFAULT_DRAWS) -> Iterator[RunRecord]:
         """The requests of a run at each of `count` draws of the rates, those behind `rate_intervals`; same workload, no iteration log."""
-        for draw in chosen_draws(self.study, count):
+        for draw in range(count):
             yield run_planned(self.study, self.pools, self.study.workload.trace, draw)
 
     @property
@@ -131,10 +132,10 @@ class Run:
     @property
     def served_at_once_per_s(self) -> float | None:
         """Requests per second if all of them came at once; None where requests wait for each other, no fast path applies, or there are
-        more than DEFAULT_DRAWS_UP_TO: that is a second run.
+        more than AT_ONCE_UP_TO: that is a second run.
         """
         trace = self.study.workload.trace
-        if trace.offered_rate_per_s is None or len(trace) > DEFAULT_DRAWS_UP_TO:
+        if trace.offered_rate_per_s is None or len(trace) > AT_ONCE_UP_TO:
             return None
         record = run_fast(self.study, self.pools, trace.retimed(np.zeros(len(trace))))
         return None if record is None else float(summarise(record)["request_throughput"])
@@ -208,9 +209,9 @@ def fleet_study(
 
 
 def run_study(study: Study, *, draws: int | None = None, keep_iterations: bool = True, on_progress: Progress | None = None) -> Run:
-    """Simulate once at the median rates, and once more at each of `draws` draws, spread evenly (same workload: common random numbers).
+    """Simulate once at the median rates, and once more at each of the first `draws` draws (same workload: common random numbers).
 
-    `draws` None means DEFAULT_DRAWS where they are cheap (the fast path applies, DEFAULT_DRAWS_UP_TO requests at most), else none.
+    `draws` None means DEFAULT_DRAWS, of the first REQUESTS_OF_DRAWS / DEFAULT_DRAWS requests of a load where it is longer.
     Without `keep_iterations` the iteration log is left out, and with it ITL and the engine's figures. Such runs take the fast path where it
     applies; per-request figures are the same, bit by bit. Draws and repeats keep the log, and with it intervals of those figures, where
     the run itself takes LOGGED_DIRECTLY_UP_TO iterations at most without cross-talk (sim.study.direct), else where draws are asked for
@@ -227,21 +228,48 @@ def run_study(study: Study, *, draws: int | None = None, keep_iterations: bool =
     few = len(record.iterations["start_s"]) <= (LOGGED_DIRECTLY_UP_TO if direct else LOGGED_UP_TO)
     logged = keep_iterations and few and (direct or bool(draws))
     each = in_threads if direct and worth(trace) else _in_turn
-    if draws is None:
-        others = _fast_draws(study, pools, logged, each)
-    else:
+    head = trace if draws is not None else _shortened(study, REQUESTS_OF_DRAWS if direct else SLOW_REQUESTS_OF_DRAWS)
+    count = DEFAULT_DRAWS if draws is None else draws
 
-        def at(place: tuple[int, int]) -> Drawn:
-            report = _scaled(on_progress, place[0] + 1, draws + 1)
-            return _drawn(run_planned(study, pools, trace, place[1], keep_iterations=logged, on_progress=report), study)
+    def at(draw: int | None) -> Drawn:
+        report = None if draws is None or draw is None else _scaled(on_progress, draw + 1, count + 1)
+        return _drawn(run_planned(study, pools, head, draw, keep_iterations=logged, on_progress=report), study)
 
-        others = each(at, enumerate(chosen_draws(study, draws)))
+    others = each(at, range(count))
     figures = _columns([figures for figures, _ in others])
+    if head is not trace and others:
+        figures = _of_whole(figures, at(None)[0], summary, len(head) / len(trace), trace.offered_rate_per_s is not None)
     repeats = _repeats(study, pools, logged, summary, each)
-    noise = around(summary, repeat_intervals(repeats) if repeats else block_intervals(record))
-    known = around(summary, rate_intervals(figures))
+    noise = between_replicates(summary, around(summary, repeat_intervals(repeats) if repeats else block_intervals(record)))
+    known = around(summary, rate_intervals(figures, predictors(study)))
     quantiles = [found for _, found in others]
     return Run(study, record, pools, summary, noise, known, figures, repeats, cost_shares(record), quantiles)
+
+
+def _shortened(study: Study, requests: int) -> Trace:
+    """The part of a study's load that is run at each of DEFAULT_DRAWS draws: at most so many requests over all of them. Calls that wait for
+    several, whose first are no load of their own, are run whole.
+    """
+    trace, most = study.workload.trace, requests // DEFAULT_DRAWS
+    return trace if len(trace) <= most or trace.after else trace.head(most)
+
+
+def _of_whole(
+    figures: Mapping[str, Sequence[float]], short: Mapping[str, float], whole: Mapping[str, float], share: float, offered: bool
+) -> dict[str, list[float]]:
+    """Figures at draws, of a load of which a `share` was run, as of the whole load: times the whole's over the part's at the median rates.
+    Where requests that are `offered` at a rate are kept up with, how long the last of them take is the same in both.
+    """
+    keeps_up = offered and whole["waiting_at_last_arrival"] <= KEEPS_UP * whole["num_prompts"]
+    out = {}
+    for name, values in figures.items():
+        of_part, of_whole = float(short.get(name, math.nan)), float(whole.get(name, math.nan))
+        power = share if keeps_up and (name == "duration" or name.endswith("throughput")) else 1.0
+        if of_part > 0.0 and of_whole > 0.0 and min(values) > 0.0:
+            out[name] = [of_whole * (value / of_part) ** power for value in values]
+        else:
+            out[name] = [of_whole + (value - of_part) for value in values]
+    return out
 
 
 def _in_turn(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
@@ -251,21 +279,6 @@ def _in_turn(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
 def _drawn(record: RunRecord, study: Study) -> Drawn:
     """Summary of a run at a draw of the rates: its figures, and the quantiles of its latencies."""
     return summarise(record, study.goodput), latency_quantiles(record)
-
-
-def chosen_draws(study: Study, count: int) -> list[int]:
-    """`count` of the draws of the rates, spread evenly by how long they make a typical decode: few draws then have the median and the width
-    of all of them.
-    """
-    d, known = study.deployment, study.rates
-    if not count:
-        return []
-    if count >= known.count:
-        return [draw % known.count for draw in range(count)]
-    seconds = step_time_s(d.work(decode_batch(d.model, TYPICAL_BATCH, TYPICAL_CONTEXT, d.limits.attention, np)), known.draws, np)
-    places = ((np.arange(count) + 0.5) * known.count / count).astype(int)
-    chosen: list[int] = np.argsort(seconds)[places].tolist()
-    return chosen
 
 
 def _gpu_hours(study: Study, record: RunRecord) -> dict[str, float]:
@@ -389,17 +402,6 @@ def _trials(run: Run, metric: str) -> Callable[[int], float]:
 def _columns(figures: list[dict[str, float | int]]) -> dict[str, list[float]]:
     # only counts of what was turned away or given up are missing, from runs in which nothing was
     return {key: [float(each.get(key, 0)) for each in figures] for key in {key: None for each in figures for key in each}}
-
-
-def _fast_draws(study: Study, pools: Sequence[PlannedPool], logged: bool, each: Each) -> list[Drawn]:
-    """Summaries of runs at DEFAULT_DRAWS draws when the fast path takes them all, else none: a part of them would be a biased part."""
-    trace = study.workload.trace
-
-    def at(draw: int) -> Drawn | None:
-        record = run_planned(study, pools, trace, draw, keep_iterations=True) if logged else run_fast(study, pools, trace, draw)
-        return None if record is None else _drawn(record, study)
-
-    return _all_or_none(at, chosen_draws(study, DEFAULT_DRAWS if len(trace) <= DEFAULT_DRAWS_UP_TO else 0), each)
 
 
 def _all_or_none(found_of: Callable[[int], Any], items: Sequence[int], each: Each) -> list[Any]:

@@ -18,10 +18,12 @@ from sim.cost.rates import RateDraws, Rates
 from sim.cost.step_time import step_time_s
 from sim.results.chance import radical_inverse
 from sim.study.deployment import Deployment
+from sim.study.studied import Study
 from sim.workload.trace import Trace
 
 BATCH, CHUNK = 16.0, 2048.0  # sequences of a typical decode step, most tokens of a prefill iteration
 BASES = (2, 3)
+TINY_S = 1e-30  # where a time is zero
 POINTS = 16  # of the sequence for each draw: cells that none of them meets come last
 
 Floats = NDArray[np.float64]
@@ -35,17 +37,33 @@ def typical(trace: Trace) -> tuple[float, float]:
     return prompt, output
 
 
-def stratified(rates: RateDraws, d: Deployment, prompt: float, output: float) -> RateDraws:
-    """The same draws in that order, for the deployment's model and requests of so many tokens. Rates of floats are one draw."""
-    if not np.ndim(rates.draws.beta):
-        return rates
+def typical_s(rates: RateDraws, d: Deployment, prompt: float, output: float) -> tuple[Floats, Floats]:
+    """Seconds [draw] that a typical request takes of an engine: to decode among BATCH others, and to read its prompt."""
     chunk = min(prompt, CHUNK)
     shapes = (
         decode_batch(d.model, BATCH, prompt + output / 2, d.limits.attention),
         from_sums(0.0, 0.0, 0.0, 0.0, chunk_sums([(chunk, (prompt + chunk) / 2, 1.0)], d.model.window)),
     )
     decode, prefill = (np.asarray(step_time_s(d.work(shape), rates.draws, np), dtype=float) for shape in shapes)
-    decode, prefill = decode * output / BATCH, prefill * prompt / chunk
+    return decode * output / BATCH, prefill * prompt / chunk
+
+
+def predictors(study: Study) -> Floats | None:
+    """[draw, predictor] of figures at the draws of the rates: logarithms of what a typical request takes to decode and to read, and of a
+    launch, of every pool; None where rates of floats are one draw.
+    """
+    tokens, found = typical(study.workload.trace), []
+    for pool, (rates, _) in zip(study.whole_fleet.pools, study.sources, strict=True):
+        if np.ndim(rates.draws.beta) and rates.count == study.rates.count:
+            found += [*typical_s(rates, pool.deployment, *tokens), np.asarray(rates.draws.launch_layer_s, dtype=float)]
+    return np.log(np.maximum(np.column_stack(found), TINY_S)) if found else None
+
+
+def stratified(rates: RateDraws, d: Deployment, prompt: float, output: float) -> RateDraws:
+    """The same draws in that order, for the deployment's model and requests of so many tokens. Rates of floats are one draw."""
+    if not np.ndim(rates.draws.beta):
+        return rates
+    decode, prefill = typical_s(rates, d, prompt, output)
     order = stratified_order(decode + prefill, decode / prefill)
 
     def ordered(values: Floats | None) -> Floats | None:

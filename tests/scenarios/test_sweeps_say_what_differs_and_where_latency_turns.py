@@ -108,7 +108,7 @@ def test_a_sweeps_report_draws_what_the_scenario_reports(tmp_path):
     scenario, out = tmp_path / "s.yaml", tmp_path / "s.zarr"
     scenario.write_text(
         "question: How fast?\ncommand: simulate\noptions: {gpu: H100, model: Llama-3.1-8B, num-prompts: 30, draws: 4}\n"
-        "sweep: {request-rate: [2, 2.1]}\nreport: [median_e2el_ms, gpu_hours]\n"
+        "sweep: {request-rate: [2, 2.3]}\nreport: [median_e2el_ms, gpu_hours]\n"
     )
     assert run("run", str(scenario), "-o", str(out)).code == 0
     pictures = part_of(out).pictures
