@@ -11,14 +11,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 
 import sim.cost.attention
-import sim.cost.work
+import sim.cost.coefficients
+import sim.cost.mlp_work
 from calibrate.measured_files import engine_grids, packaged_measurements
 from calibrate.steps.held_out import cell_folds, held_out, score
 from calibrate.steps.iterations import StepCells, concatenate
@@ -26,8 +27,9 @@ from calibrate.steps.laplace import HOST_SD, fitted
 from calibrate.steps.noise import with_hosts_of_visits
 from calibrate.steps.random_rates import BY_ENGINES, calibration_priors
 from calibrate.steps.step_model import log_times
+from sim.cost.coefficients import coefficients, layer_work
+from sim.cost.layer_work import LayerWork
 from sim.cost.rates import UNITS, RateDraws, Rates
-from sim.cost.work import coefficients, layer_kernels
 from sim.errors import UsageError
 from sim.rates.priors import Prior
 from sim.rates.provenance import Origin, Provenance
@@ -58,20 +60,19 @@ def without(*names: str) -> dict[str, float]:
 def ablations() -> list[Ablation]:
     """The full formula first, then without each term that engine grids show, then without groups."""
 
-    def no_bytes(*layer: Any) -> tuple[float, float, float, float]:
-        small, gemms, _, _ = layer_kernels(*layer)
-        return small, gemms, 0.0, 0.0
+    def no_bytes(*layer: Any) -> LayerWork:
+        return replace(layer_work(*layer), row_bytes=0.0, row_inputs=0.0)
 
-    activations = [(sim.cost.work, "layer_kernels", no_bytes)]
+    activations = [(sim.cost.coefficients, "layer_work", no_bytes)]
     single = [name for name in BY_ENGINES if name != "c0_s" and not name.startswith("beta")]
     return [
         Ablation("full formula", {}),
         *(Ablation(f"without {name}", without(name)) for name in (*single, "comm_latency_s")),
         Ablation("one c_prefill_s, 250 us", {"c_prefill_s": 250e-6}),
         Ablation("without activation bytes", {}, activations),
-        Ablation("without measured GEMMs", {}, [(sim.cost.work, "over_roofline", lambda *_: None)]),
-        Ablation("without pieces of graphs", {}, [(sim.cost.work, "PIECES", 0.0)]),
-        Ablation("experts launched as dense layers", {}, [(sim.cost.work, "EXPERT_LAUNCHES", 1.0)]),
+        Ablation("without measured GEMMs", {}, [(sim.cost.coefficients, "over_roofline", lambda *_: None)]),
+        Ablation("without pieces of graphs", {}, [(sim.cost.coefficients, "PIECES", 0.0)]),
+        Ablation("experts launched as dense layers", {}, [(sim.cost.mlp_work, "EXPERT_LAUNCHES", 1.0)]),
         Ablation("without kernels and activations", without("kernel_s"), activations),
         Ablation("without launch and prefill", without("launch_layer_s", "c_prefill_s")),
         Ablation("without host costs but c0", without("launch_layer_s", "c_prefill_s", "c_seq_s")),

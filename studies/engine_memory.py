@@ -26,7 +26,7 @@ from calibrate import backend
 from calibrate.measurement import model_of, open_measurement, precision_of, whole_number
 from calibrate.sampling import Compiled, Diagnostics, Graph, Settings, diagnose
 from calibrate.served.runs import read_served
-from sim.cost.work import coefficients
+from sim.cost.coefficients import coefficients
 from sim.deployment.memory import OVERHEAD_SCHEMA, buffers, kv_groups, loaded_weight_bytes
 from sim.errors import UsageError
 from sim.files import write_text

@@ -23,9 +23,9 @@ from calibrate.served.launches import HOSTS_SD, launch_factor
 from calibrate.served.replay import METRICS, replay
 from calibrate.served.runs import Experiment, ServedRun
 from sim.cost.batch import decode_batch
+from sim.cost.coefficients import coefficients
 from sim.cost.rates import RateDraws, Rates
 from sim.cost.step_time import step_terms
-from sim.cost.work import coefficients
 from sim.errors import UsageError
 from sim.rates.fingerprint import formula_fingerprint
 from sim.rates.posterior import with_model_error

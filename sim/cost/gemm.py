@@ -5,7 +5,7 @@ is a table, times by rows of the GEMMs of a layer (`python -m hw --suite product
 bandwidth and the flop rate of the GPU's fastest GEMM; an engine's own rates differ from them by what its clock does to both.
 A GEMM that was not measured is taken for a typical one of its size. Of 8-bit weights no GEMM was measured: above its floor one takes
 half as long as in 16 bits, by whole tiles of rows. On a GPU without a table each GEMM costs a floor beside its roofline, GEMM_KERNELS
-small kernels (sim.cost.work).
+small kernels (sim.cost.coefficients).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from functools import cache
 from operator import mul
 from typing import Any
 
-from sim.cost.work import coefficients
+from sim.cost.coefficients import coefficients
 from sim.errors import SimctlError
 from sim.files import package_path
 from sim.specs.attention_policy import AttentionPolicy, dense

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import sim.engine.core_state as at
-from sim.cost.work import Coefficients
+from sim.cost.coefficients import Coefficients
 from sim.engine.config import EngineConfig
 from sim.engine.core import serve as serve_all
 from sim.engine.core_iterations import Given

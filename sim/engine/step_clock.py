@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from sim.cost.attention import BLOCKS_AT_ONCE, reread
 from sim.cost.batch import DENSE, BatchShape, chunk_sums, from_sums, mixed_batch
+from sim.cost.coefficients import Coefficients, coefficients
 from sim.cost.graphs import CAPTURED, GRAPH_TOKENS, captured_padding
 from sim.cost.parts import Chunk, cut, heaviest, other_rows, share_of
 from sim.cost.rates import Rates
@@ -32,7 +33,7 @@ from sim.cost.step_time import (
     terms_of,
     total_s,
 )
-from sim.cost.work import Coefficients, Work, attention_work, coefficients, launch_layers, work_from
+from sim.cost.work import Work, attention_work, launch_layers, work_from
 from sim.engine.interface import Iteration, Request, StepPrice
 from sim.engine.kv.tiers import Tier
 from sim.engine.microbatch import equal_micro_batches, micro_batches

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim.cost.batch import BatchShape
-from sim.cost.work import coefficients, work_from
+from sim.cost.coefficients import coefficients
+from sim.cost.work import work_from
 from sim.results.record import RunRecord
 from sim.specs.gpu import GpuSpec
 from sim.specs.model import ModelSpec

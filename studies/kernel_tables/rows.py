@@ -15,11 +15,15 @@ from numpy.typing import NDArray
 
 from sim.cost.all_reduce import wire_bytes
 from sim.cost.batch import ABSORBED_TOKENS, BatchShape
+from sim.cost.coefficients import coefficients
 from sim.cost.gemm import GEMM_KERNELS, Gemm, at_rows, gemms_on, gemms_over_roofline, roofline
 from sim.cost.gemm_surface import surface_of
+from sim.cost.mixer_work import ATTENTION_KERNELS
+from sim.cost.mlp_work import EXPERT_KERNELS, expected_experts
 from sim.cost.rates import Rates
 from sim.cost.step_time import all_reduce_s, attention_s, kernels_s, linear_s
-from sim.cost.work import ALL_TO_ALL_OPS, ATTENTION_KERNELS, EXPERT_KERNELS, Work, coefficients, expected_experts, work_from
+from sim.cost.traffic import ALL_TO_ALL_OPS
+from sim.cost.work import Work, work_from
 from sim.rates.posterior import rates_for
 from sim.specs.gpu import GpuSpec
 from sim.specs.model import Indexer, LatentAttention, LayerGroup, ModelSpec, NoMlp
@@ -182,7 +186,7 @@ def _recurrence(t: Table, weights: str) -> Work:
 
 
 def _swap(t: Table, weights: str) -> Work:
-    """Tokens to the GPUs of their experts, or back: half of what `sim.cost.work.traffic` counts for a layer."""
+    """Tokens to the GPUs of their experts, or back: half of what `sim.cost.traffic` counts for a layer."""
     gpus = t.number("ep_size") * t.number("node_num")
     reached = (gpus - 1.0) * (1.0 - (1.0 - 1.0 / gpus) ** t.number("topk"))
     return NO_WORK._replace(

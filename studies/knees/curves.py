@@ -12,7 +12,7 @@ from statistics import median
 from calibrate.text_files import Row, csv_rows
 from sim.closed_form.knee import Knee, continuous_knee, discrete_knee
 from sim.cost.batch import decode_batch
-from sim.cost.work import coefficients
+from sim.cost.coefficients import coefficients
 from sim.deployment.memory import resident_weight_bytes
 from sim.errors import SimctlError, UsageError
 from sim.files import text_of

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from sim.cost.all_reduce import wire_bytes
 from sim.cost.gemm import gemms_on, roofline
-from sim.cost.work import expected_experts
+from sim.cost.mlp_work import expected_experts
 from sim.rates.priors import gpu_link
 from sim.specs.gpu import GpuSpec
 from sim.specs.precision import ACTIVATION_BYTES, STATE_BYTES

@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.cost.batch import decode_batch
+from sim.cost.coefficients import coefficients
 from sim.cost.rates import Rates
 from sim.cost.step_time import step_time_s
-from sim.cost.work import coefficients, iteration_work
+from sim.cost.work import iteration_work
 from sim.deployment.memory import resident_weight_bytes, sequence_bytes
 from sim.rates.priors import prior_rates
 from sim.specs.attention_policy import AttentionPolicy, blocks, dense

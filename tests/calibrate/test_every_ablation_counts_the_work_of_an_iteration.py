@@ -3,7 +3,8 @@
 import pytest
 
 from sim.cost.batch import mixed_batch
-from sim.cost.work import coefficients, iteration_work
+from sim.cost.coefficients import coefficients
+from sim.cost.work import iteration_work
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 from sim.specs.precision import Precision

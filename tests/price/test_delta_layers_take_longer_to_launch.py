@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from sim.cost.batch import mixed_batch
-from sim.cost.work import DELTA_LAUNCHES, DELTA_PIECES, iteration_work
+from sim.cost.mixer_work import DELTA_LAUNCHES, DELTA_PIECES
+from sim.cost.work import iteration_work
 from sim.specs.gpus import get_gpu
 from sim.specs.model import Attention, DenseMlp, GatedDeltaNet, LayerGroup, ModelSpec
 from sim.specs.precision import Precision

@@ -5,7 +5,9 @@ from dataclasses import replace
 import pytest
 
 from sim.cost.batch import decode_batch, mixed_batch
-from sim.cost.work import INDEX_KERNELS, INDEX_ROWS, LATENT_LAUNCHES, LATENT_PIECES, SPARSE_HEADS, coefficients, iteration_work
+from sim.cost.coefficients import coefficients
+from sim.cost.mixer_work import INDEX_KERNELS, INDEX_ROWS, LATENT_LAUNCHES, LATENT_PIECES, SPARSE_HEADS
+from sim.cost.work import iteration_work
 from sim.specs.gpus import get_gpu
 from sim.specs.mixers import Attention, CompressedAttention, Indexer, LatentAttention
 from sim.specs.model import DenseMlp, LayerGroup, ModelSpec

@@ -3,7 +3,8 @@
 import pytest
 
 from sim.cost.batch import mixed_batch
-from sim.cost.work import EXPANDING_COPIES, HEAD_PAIRS, iteration_work
+from sim.cost.mixer_work import EXPANDING_COPIES, HEAD_PAIRS
+from sim.cost.work import iteration_work
 from sim.specs.models import get_model
 from sim.specs.precision import Precision
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from sim.cost.batch import BatchShape, decode_batch
+from sim.cost.coefficients import coefficients
 from sim.cost.gemm import (
     EIGHT_BIT_TILE,
     FLOOR_S,
@@ -30,7 +31,7 @@ from sim.cost.gemm import (
 from sim.cost.graphs import CAPTURED
 from sim.cost.rates import UNITS, Rates
 from sim.cost.step_time import linear_s
-from sim.cost.work import coefficients, iteration_work
+from sim.cost.work import iteration_work
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 from sim.specs.precision import Precision

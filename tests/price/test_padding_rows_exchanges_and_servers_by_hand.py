@@ -7,9 +7,12 @@ from hypothesis import strategies as st
 
 from sim.cost.api_server import SharedServer, departures
 from sim.cost.graphs import CAPTURED, GRAPH_TOKENS, captured_padding
-from sim.cost.work import ALL_TO_ALL_OPS, layer_kernels, traffic
-from sim.specs.model import DenseMlp, LatentAttention, LayerGroup
+from sim.cost.layer_work import Setting
+from sim.cost.mixer_work import latent_attention
+from sim.cost.traffic import ALL_TO_ALL_OPS, traffic
+from sim.specs.model import LatentAttention
 from sim.specs.parallel import Link, Parallel
+from sim.specs.precision import Precision
 from tests.price.shapes import HYBRID_MOE
 
 
@@ -26,7 +29,7 @@ def test_padding_is_the_way_to_the_next_captured_size(tokens):
 
 def test_an_element_of_a_latent_rank_and_one_of_its_rotary_part_weigh_the_same():
     def row(rank, rope, tp):
-        return layer_kernels(LayerGroup(1, LatentAttention(16, None, rank, 128, rope, 128), DenseMlp(64)), 2048, tp)[2]
+        return latent_attention(LatentAttention(16, None, rank, 128, rope, 128), Setting(2048, Precision(), tp)).row_bytes
 
     for tp in (1, 2):
         assert row(513, 64, tp) - row(512, 64, tp) == row(512, 65, tp) - row(512, 64, tp) > 0.0

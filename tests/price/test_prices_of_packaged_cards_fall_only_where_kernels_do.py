@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from sim import deployments, load_rates
 from sim.cost.batch import mixed_batch
+from sim.cost.coefficients import coefficients
 from sim.cost.gemm import by_rows, gemms_of, gemms_on
 from sim.cost.step_time import step_terms, step_time_s
-from sim.cost.work import coefficients, work_from
+from sim.cost.work import work_from
 from tests.examples import examples
 
 MODELS = ("Llama-3.1-8B", "Qwen2.5-7B", "Qwen3-14B")

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from calibrate.measurement import model_of, open_measurement, precision_of
+from sim.cost.coefficients import coefficients
 from sim.cost.gemm import REPLAY_S, quantised_gemm_surface
 from sim.cost.gemm_surface import packaged
-from sim.cost.work import coefficients
 from sim.specs.gpus import get_gpu
 from sim.specs.hf_config import spec_from_config
 from sim.specs.models import get_model

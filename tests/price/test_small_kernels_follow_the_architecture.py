@@ -6,7 +6,12 @@ import pytest
 
 from sim.cost.attention import mixed_fill, query_heads
 from sim.cost.batch import decode_batch, mixed_batch
-from sim.cost.work import ATTENTION_KERNELS, EXPERT_KERNELS, EXPERT_LAUNCHES, PIECES, iteration_work, layer_kernels
+from sim.cost.coefficients import layer_work
+from sim.cost.layer_work import PIECES, Setting
+from sim.cost.mixer_work import ATTENTION_KERNELS
+from sim.cost.mlp_work import EXPERT_KERNELS, EXPERT_LAUNCHES
+from sim.cost.work import iteration_work
+from sim.specs.checkpoint import GroupBytes
 from sim.specs.model import Attention, DenseMlp, LayerGroup, MoeMlp
 from sim.specs.precision import Precision
 from tests.price.shapes import HYBRID_MOE, LATENT, QWEN_7B, SLIDING
@@ -14,8 +19,14 @@ from tests.price.shapes import HYBRID_MOE, LATENT, QWEN_7B, SLIDING
 DENSE = LayerGroup(1, Attention(32, 8, 128), DenseMlp(14336))
 
 
+def of_layer(group, hidden=4096, tp=1):
+    """Small kernels, GEMMs, bytes per row and elements per row that enter GEMMs."""
+    found = layer_work(group, GroupBytes(0.0), Setting(hidden, Precision(), tp))
+    return found.kernels, found.gemms, found.row_bytes, found.row_inputs
+
+
 def test_a_dense_layer_has_two_norms_rotary_kv_write_activation_and_attention_as_six():
-    small, gemms, row_bytes, inputs = layer_kernels(DENSE, 4096)
+    small, gemms, row_bytes, inputs = of_layer(DENSE)
     assert (small, gemms) == (5.0 + ATTENTION_KERNELS, 4.0)
     norms, attention, mlp = 8 * 4096, 2 * (4096 + 1024) + 2 * 1024 + 2 * 4096, 3 * 14336
     assert row_bytes == 2.0 * (norms + attention + mlp)
@@ -23,12 +34,12 @@ def test_a_dense_layer_has_two_norms_rotary_kv_write_activation_and_attention_as
 
 
 def test_norms_of_queries_and_keys_pass_over_them_once_more():
-    plain, normed = (layer_kernels(replace(DENSE, mixer=replace(DENSE.mixer, qk_norm=on)), 4096) for on in (False, True))
+    plain, normed = (of_layer(replace(DENSE, mixer=replace(DENSE.mixer, qk_norm=on))) for on in (False, True))
     assert [b - a for a, b in zip(plain, normed, strict=True)] == [1.0, 0.0, 2.0 * 2 * (4096 + 1024), 0.0]
 
 
 def test_a_layer_of_experts_has_more():
-    small, gemms, *_ = layer_kernels(replace(DENSE, mlp=MoeMlp(64, 4, 1024)), 4096)
+    small, gemms, *_ = of_layer(replace(DENSE, mlp=MoeMlp(64, 4, 1024)))
     assert (small, gemms) == (4.0 + ATTENTION_KERNELS + EXPERT_KERNELS, 3.0)
     shape = mixed_batch(HYBRID_MOE, [], [(1000, 1000, 1)])
     experts = sum(g.count for g in HYBRID_MOE.groups if g.mlp.kind == "moe")
@@ -45,12 +56,12 @@ def test_activations_are_quantised_before_each_product_by_a_kernel_that_reads_16
     plain, quantised = (iteration_work(QWEN_7B, shape, Precision(dtype)) for dtype in ("bf16", "fp8"))
     assert quantised.launch_layers == plain.launch_layers
     assert quantised.kernels == pytest.approx(plain.kernels + 4 * layers)
-    _, _, _, inputs = layer_kernels(QWEN_7B.groups[0], QWEN_7B.hidden)
+    _, _, _, inputs = of_layer(QWEN_7B.groups[0], QWEN_7B.hidden)
     assert quantised.activation_bytes == pytest.approx(plain.activation_bytes + 1000 * 3.0 * inputs * layers)
 
 
 def test_several_gpus_share_what_is_between_products_but_the_residual_stream():
-    whole, half = layer_kernels(DENSE, 4096)[2], layer_kernels(DENSE, 4096, 2)[2]
+    whole, half = of_layer(DENSE)[2], of_layer(DENSE, tp=2)[2]
     assert half == pytest.approx((whole - 16 * 4096) / 2 + 16 * 4096)
 
 

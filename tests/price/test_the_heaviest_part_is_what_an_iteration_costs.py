@@ -5,8 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.cost.batch import decode_batch
+from sim.cost.coefficients import coefficients
+from sim.cost.mlp_work import busiest_experts, expected_experts
 from sim.cost.parts import cut, heaviest, share_of
-from sim.cost.work import busiest_experts, coefficients, expected_experts, iteration_work, traffic
+from sim.cost.traffic import traffic
+from sim.cost.work import iteration_work
 from sim.deployment.memory import loaded_weight_bytes, part_weight_bytes
 from sim.errors import UsageError
 from sim.specs.gpus import get_gpu

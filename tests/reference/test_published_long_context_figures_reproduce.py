@@ -13,8 +13,9 @@ from sim import Deployment
 from sim.closed_form.knee import closed_form_knee
 from sim.closed_form.what_if import WhatIf, crossover_context
 from sim.cost.batch import decode_batch
+from sim.cost.coefficients import coefficients
 from sim.cost.step_time import step_time_s
-from sim.cost.work import coefficients, iteration_work
+from sim.cost.work import iteration_work
 from sim.deployment.memory import resident_weight_bytes, sequence_bytes
 from sim.rates.priors import c1_rates, prior_rates
 from sim.specs.attention_policy import blocks, dense

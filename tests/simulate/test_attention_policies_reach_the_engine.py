@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from sim.cost.batch import DENSE, mixed_batch
+from sim.cost.coefficients import coefficients
 from sim.cost.step_time import step_time_s
-from sim.cost.work import coefficients, work_from
+from sim.cost.work import work_from
 from sim.deployment.memory import device_memory
 from sim.engine.step_clock import StepTime
 from sim.rates.priors import prior_rates

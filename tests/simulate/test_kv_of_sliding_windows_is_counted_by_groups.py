@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim import simulate
-from sim.cost.work import coefficients
+from sim.cost.coefficients import coefficients
 from sim.deployment.memory import block_bytes, filled, kv_groups, longest_tokens
 from sim.specs.models import get_model
 from sim.specs.precision import Precision

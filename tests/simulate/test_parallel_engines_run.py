@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sim.cost.work import coefficients
+from sim.cost.coefficients import coefficients
 from sim.engine.overlap import HostWork
 from sim.rates.load import load_rates, scope_notes
 from sim.rates.serving import NO_HOST

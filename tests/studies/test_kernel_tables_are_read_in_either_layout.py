@@ -8,7 +8,8 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from sim.cost.work import INDEX_KERNELS, traffic
+from sim.cost.mixer_work import INDEX_KERNELS
+from sim.cost.traffic import traffic
 from sim.errors import UsageError
 from sim.rates.posterior import rates_for
 from sim.specs.gpus import get_gpu
