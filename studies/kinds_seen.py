@@ -30,6 +30,7 @@ from calibrate.served.runs import Experiment, ServedRun, read_served
 from calibrate.served.scores import score
 from sim.errors import UsageError
 from sim.files import write_text
+from sim.rates.fingerprint import formula_fingerprint
 from sim.rates.kinds import LEARNT, SCHEMA, by_metric, gains, kinds_of, parse_seen
 from sim.rates.load import load_rates, widened
 from sim.rates.posterior import slowed
@@ -107,7 +108,7 @@ def main(argv: Sequence[str]) -> int:
         gain = (np.array(gains(*each)) for each in by_metric(kind, seen))
         each_gain = (f"{g.mean():+.2f} +- {g.std(ddof=1) / math.sqrt(len(g)):.2f}" for g in gain)
         print(f"{kind:13} log score gained by a mean: step times {', TTFT '.join(each_gain)}")
-    write_text(argv[0], json.dumps({"schema": SCHEMA, "seen": rows}, indent=1) + "\n")
+    write_text(argv[0], json.dumps({"schema": SCHEMA, "formula": formula_fingerprint(), "seen": rows}, indent=1) + "\n")
     return 0
 
 

@@ -23,8 +23,6 @@ from sim.specs.parallel import NO_PARALLEL, Parallel
 from sim.specs.precision import ACTIVATION_BYTES, Precision, quantises
 from sim.specs.stored import group_bytes, head_bytes, stored
 
-NO_ADAPTER = (0.0, 1, 0.0, 0.0)
-
 
 class Coefficients(NamedTuple):
     """Work of a (model, precision, tp, GPU) per token, pair or iteration. All per GPU."""
@@ -62,7 +60,7 @@ class Coefficients(NamedTuple):
     launch_layers: float  # of an iteration outside a captured graph
     piece_layers: float  # of one that carries prefill and is in pieces of graphs
     mixed_fill: float
-    adapter: tuple[float, int, float, float] = NO_ADAPTER  # LoRA: bytes of one adapter, adapters, share of rows that use one, its kernels
+    adapter: tuple[float, int, float, float] = (0.0, 1, 0.0, 0.0)  # LoRA: bytes of one, adapters, share of rows with one, its kernels
     expert_gpus: int = 1  # GPUs that hold different experts: the busiest is waited for
 
 
@@ -121,7 +119,7 @@ def coefficients(
         launch_layers=layers.launches,
         piece_layers=layers.pieces,
         mixed_fill=mixed_fill(query_heads(model, tp)),
-        adapter=one_adapter(lora, model, tp) if lora else NO_ADAPTER,
+        adapter=one_adapter(lora, model, tp) if lora else Coefficients._field_defaults["adapter"],
         expert_gpus=sharing if parallel.expert else 1,
     )
 

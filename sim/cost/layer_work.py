@@ -7,7 +7,8 @@ iteration  sums of the batch shape times these (sim.cost.work)
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, fields
+from operator import add, attrgetter
 from typing import Any, NamedTuple
 
 from sim.specs.gpu import GpuSpec
@@ -63,15 +64,14 @@ class LayerWork:
     summary_unit_bytes: float = 0.0  # summary of one unit that attention may select
 
     def __add__(self, other: LayerWork) -> LayerWork:
-        return LayerWork(*(a + b for a, b in zip(_values(self), _values(other), strict=True)))
+        return LayerWork(*map(add, _values(self), _values(other)))
 
     def times(self, count: int) -> LayerWork:
         """The work of `count` such layers."""
         return LayerWork(*(_times(value, count) for value in _values(self)))
 
 
-def _values(work: LayerWork) -> tuple[Any, ...]:
-    return astuple(work)
+_values = attrgetter(*(field.name for field in fields(LayerWork)))
 
 
 def _times(value: Any, count: int) -> Any:

@@ -1,55 +1,58 @@
 """A fingerprint of what the formula says, so that rates learnt with one formula are never used with another.
 
-It hashes prices of fixed iterations, not source text: renaming or reformatting keeps it, changing a term does not.
+It hashes prices of fixed iterations (sim.rates.probes), not source text: renaming or reformatting keeps it, changing a term does not.
+`python -m studies.restamp` stamps packaged files anew where a change left the iterations that they were learnt from priced as they were.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from functools import cache
 
-from sim.cost.batch import decode_batch, mixed_batch
-from sim.cost.gemm import digest
+import numpy as np
+
+from sim.cost.all_reduce import GROUPS, group_factor
+from sim.cost.attention import BLOCKS_AT_ONCE, reread
+from sim.cost.gemm import digest, nearest, typical_s
+from sim.cost.graphs import GRAPH_TOKENS, captured_padding
 from sim.cost.rates import UNITS, Rates
-from sim.cost.step_time import step_terms
+from sim.cost.step_time import step_terms, total_s
 from sim.cost.work import iteration_work
 from sim.files import package_path
-from sim.specs.attention_policy import blocks, dense, sink_window
-from sim.specs.model import Attention, DenseMlp, GatedDeltaNet, LayerGroup, ModelSpec, MoeMlp
-from sim.specs.precision import Precision
+from sim.rates.probes import BEST, CHIPS, MEASURED_ROWS, NOT_IN_TABLE, OF_CHIP, ROWS, TABLE, probes, rereads
+from sim.specs.gpu import GpuSpec
+from sim.specs.gpus import get_gpu
 
-# A model with one layer group of every kind that the work knows, small enough that every term is visible in the price.
-PROBE = ModelSpec(
-    name="probe",
-    hidden=1024,
-    vocab=32_000,
-    groups=(
-        LayerGroup(6, Attention(16, 4, 64), DenseMlp(4096)),
-        LayerGroup(4, Attention(16, 4, 64, window=512), MoeMlp(32, 4, 512, shared_intermediate=512)),
-        LayerGroup(2, GatedDeltaNet(4, 8, 64, 64), DenseMlp(4096)),
-    ),
-    tied_embeddings=False,
-    max_context=2**20,
-)
-SIGNIFICANT = 9  # digits that must agree; platforms differ in the last ones
+SIGNIFICANT = 9  # digits of an iteration's time that must agree; platforms differ in the last ones
+LAUNCH_S = 5e-3  # launching a layer shows beside the GPU's time
 
 
 @cache
 def formula_fingerprint() -> str:
     """sha256 of the priced probe iterations, as hex."""
+    return hashlib.sha256("\n".join(priced()).encode()).hexdigest()
+
+
+def priced() -> Iterator[str]:
+    """Lines of the probes' prices: the step time, each term's share of it, and reads of shared KV."""
     # distinct rates of comparable cost, so that no term hides behind another
-    rates = Rates(**{name: _scale(unit) * (1 + i / 7) for i, (name, unit) in enumerate(UNITS.items())})
-    lines = [f"GEMM times {digest()}"]
-    for policy in (dense(), sink_window(), blocks(8), blocks(8, "host")):
-        for tp in (1, 2):
-            for shape in (
-                decode_batch(PROBE, 3.0, 5000.0, policy),
-                mixed_batch(PROBE, [100.0, 70_000.0], [(300, 900, 1)], policy),
-                mixed_batch(PROBE, [100.0], [(1500, 1900, 0)], policy),
-            ):
-                terms = step_terms(iteration_work(PROBE, shape, Precision("fp8", "bf16"), policy, tp), rates)
-                lines += [f"{name} {value:.{SIGNIFICANT}e}" for name, value in zip(terms._fields, terms, strict=True)]
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    rates = Rates(**{name: _scale(unit) * (1 + i / 7) for i, (name, unit) in enumerate(UNITS.items())} | {"launch_layer_s": LAUNCH_S})
+    yield f"GEMM times {digest()}"
+    yield " ".join(f"{seconds:.{SIGNIFICANT}e}" for seconds in typical_s(NOT_IN_TABLE, TABLE, BEST, ROWS))
+    yield " ".join(map(str, nearest(MEASURED_ROWS, np.arange(1.0, 2100.0))))
+    yield " ".join(map(str, captured_padding(np.arange(GRAPH_TOKENS + 2.0))))
+    for name in GROUPS:
+        yield " ".join(f"{group_factor(gpus, get_gpu(name)):.{SIGNIFICANT}e}" for gpus in (2, 4, 8, 16))
+    gpus: dict[str | None, GpuSpec | None] = {None: None, **{name: get_gpu(name) for name in (*CHIPS, *OF_CHIP)}}
+    for each in probes():
+        made_of = (each.precision, each.policy, each.tp, gpus[each.gpu], each.parallel, each.lora)
+        terms = step_terms(iteration_work(each.model, each.shape, *made_of), rates)
+        total = float(total_s(terms))
+        yield f"{total:.{SIGNIFICANT}e} " + " ".join(f"{round(value / total, SIGNIFICANT) + 0.0}" for value in terms)  # no -0.0
+    for model, precision, tp, gpu in rereads():
+        share, blocks = reread(model, precision, gpus[gpu], tp, rates.beta_kv)
+        yield f"{share:.{SIGNIFICANT}e} {blocks} of {BLOCKS_AT_ONCE}"
 
 
 @cache

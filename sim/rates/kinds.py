@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from sim.errors import SimctlError
 from sim.files import package_path
+from sim.rates.fingerprint import formula_fingerprint
 from sim.rates.provenance import Provenance
 from sim.specs.lookup import key
 from sim.specs.mixers import Attention
@@ -33,7 +34,7 @@ DOF = 3.0  # weight of what kinds have in common, in deployments: declared
 # Weight of a mean of zero, in deployments; standard errors by which the mean gain in log score must exceed zero, over so many deployments
 ZERO, CLEAR, LEAST = 1.0, 2.0, 3
 FOREIGN = ("engine",)  # its errors are by another engine's serving overhead, in whose place answers have its own: no mean
-PACKAGED, SCHEMA = "data/posteriors/kinds.json", "simctl-kinds/2"
+PACKAGED, SCHEMA = "data/posteriors/kinds.json", "simctl-kinds/3"
 LEARNT = ("eager",)  # what its servers were off is in the rates: sim.rates.load.EAGER_LAUNCH_SD
 
 
@@ -60,6 +61,8 @@ def packaged_seen() -> tuple[Seen, ...]:
         body = json.loads(package_path("scenarios", PACKAGED).read_text(encoding="utf-8"))
         if body["schema"] != SCHEMA:
             raise ValueError(f"schema {body['schema']!r}")
+        if body["formula"] != formula_fingerprint():
+            raise ValueError("found with another version of the formula")
         return parse_seen(body["seen"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SimctlError(f"{PACKAGED}: no errors of kinds ({error}); `python -m studies.kinds_seen OUT.json` writes it") from None

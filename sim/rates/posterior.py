@@ -80,7 +80,7 @@ def read_posterior(path: str | Path, family: str = STEP_TIME) -> PosteriorFile:
     """Read and validate. Raises PosteriorError naming what is wrong; OSError when the file cannot be read at all."""
     beside = read_draws(path)
     if beside is None or digest(*beside) != beside[0].get("digest"):
-        attrs, raw, unlabelled = _netcdf(path)
+        attrs, raw, unlabelled = netcdf_contents(path)
     else:
         attrs, raw, unlabelled = *beside, []
     odd = [name for name, value in attrs.items() if not isinstance(value, str | int | float)]
@@ -106,7 +106,7 @@ def read_posterior(path: str | Path, family: str = STEP_TIME) -> PosteriorFile:
     return PosteriorFile(attrs, {n: v.reshape(-1, *v.shape[2:]).astype(float) for n, v in raw.items()}, sources, source, str(path))
 
 
-def _netcdf(path: str | Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]], list[str]]:
+def netcdf_contents(path: str | Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]], list[str]]:
     """(attributes, variables of the posterior group, names of those that do not begin with chain and draw)."""
     import h5netcdf
 

@@ -1,12 +1,73 @@
-"""The formula's fingerprint is stable, and any change of a term changes it."""
+"""The formula's fingerprint is stable, and any change of a term or of a constant of sim.cost changes it."""
 
-import dataclasses
+import importlib
+import pkgutil
+import sys
+from collections.abc import Iterator
+from types import FunctionType, ModuleType
 
 import pytest
 
+import sim.cost
 import sim.rates.fingerprint
 from sim.cost.step_time import Terms, step_terms
-from sim.rates.fingerprint import formula_fingerprint
+from sim.rates.fingerprint import formula_fingerprint, priced
+
+SPECS = [module for name, module in sys.modules.items() if name.startswith("sim.specs.")]  # their constants are not the formula's
+MODULES = [importlib.import_module(f"sim.cost.{each.name}") for each in pkgutil.iter_modules(sim.cost.__path__)]
+
+
+def constants() -> Iterator[tuple[str, str, int | str | None]]:
+    """(module, name, place) of every number that a module of sim.cost holds under a name in capitals, in tuples and mappings, too."""
+    for module in MODULES:
+        for name, value in vars(module).items():
+            if name.isupper() and not name.startswith("_") and not any(vars(each).get(name) is value for each in SPECS):
+                yield from ((module.__name__, name, place) for place in places(value))
+
+
+def places(value: object) -> list[object]:
+    if isinstance(value, bool):
+        return []
+    if isinstance(value, int | float):
+        return [None]
+    if isinstance(value, dict):
+        return [(key, *inner) for key, each in value.items() for inner in map(tupled, places(each))]
+    if isinstance(value, tuple):
+        return [(i, *inner) for i, each in enumerate(value) for inner in map(tupled, places(each))]
+    return []
+
+
+def tupled(place: object) -> tuple:
+    return () if place is None else place
+
+
+def perturbed(value, place):
+    if not place:
+        return value + max(1, value // 50) if isinstance(value, int) else value * 1.02 + 0.02 * (value == 0)
+    first, *rest = place
+    if isinstance(value, dict):
+        return {**value, first: perturbed(value[first], rest)}
+    changed = [perturbed(each, rest) if i == first else each for i, each in enumerate(value)]
+    return type(value)(*changed) if hasattr(value, "_fields") else tuple(changed)
+
+
+def forget() -> None:
+    """What functions of sim remember."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("sim."):
+            for each in vars(module).values():
+                if callable(getattr(each, "cache_clear", None)):
+                    each.cache_clear()
+
+
+def replace_everywhere(monkeypatch: pytest.MonkeyPatch, name: str, old: object, new: object) -> None:
+    """The constant under its name in every module of sim, and as a default of functions."""
+    for module in [each for key, each in list(sys.modules.items()) if key.startswith("sim.") and isinstance(each, ModuleType)]:
+        if vars(module).get(name) is old:
+            monkeypatch.setattr(module, name, new)
+        for function in vars(module).values():
+            if isinstance(function, FunctionType) and any(each is old for each in function.__defaults__ or ()):
+                monkeypatch.setattr(function, "__defaults__", tuple(new if each is old else each for each in function.__defaults__))
 
 
 @pytest.fixture(autouse=True)
@@ -35,9 +96,14 @@ def test_a_changed_term_changes_it(term, monkeypatch):
     assert formula_fingerprint() != before
 
 
-def test_a_changed_bill_changes_it(monkeypatch):
-    before = formula_fingerprint()
-    formula_fingerprint.cache_clear()
-    probe = dataclasses.replace(sim.rates.fingerprint.PROBE, vocab=sim.rates.fingerprint.PROBE.vocab + 1)
-    monkeypatch.setattr(sim.rates.fingerprint, "PROBE", probe)
-    assert formula_fingerprint() != before
+def test_every_constant_of_the_formula_changes_it(monkeypatch):
+    before, unseen = list(priced()), []
+    for module, name, place in constants():
+        old = getattr(sys.modules[module], name)
+        with monkeypatch.context() as patch:
+            replace_everywhere(patch, name, old, perturbed(old, tupled(place)))
+            forget()
+            if all(a == b for a, b in zip(priced(), before, strict=True)):
+                unseen.append((module, name, place))
+    forget()
+    assert unseen == []
