@@ -41,7 +41,8 @@ from sim.results.record import (
     SAMPLED_AGAIN,
     RunRecord,
 )
-from sim.ticks import MOST_TICKS, TICK_S, TICKS_PER_S
+from sim.study.epochs import divisible, in_epochs, too_long
+from sim.ticks import TICK_S, TICKS_PER_S
 from sim.workload.block_chains import Chains, chained
 from sim.workload.content import Grown
 from sim.workload.sources import TraceSource
@@ -87,10 +88,15 @@ def event_by_event(study: Study, pools: Sequence[PlannedPool], trace: Trace, dra
         (not len(trace), "no requests"),
         (uncovered(config, steps, ranks=True), uncovered(config, steps, ranks=True)),
         (not steps.whole, "iterations in parts"),
-        (float(np.nanmax(trace.arrival_s, initial=0.0)) * TICKS_PER_S >= MOST_TICKS, "days of requests"),
+        (too_long(trace) and not _in_epochs(study, pools[0], trace), "days of requests that wait, share prefixes or choose a replica"),
     )
     why = next((why for holds, why in reasons if holds), "")
     return why or ("" if routed() else f"what router {router} sees")
+
+
+def _in_epochs(study: Study, pool: PlannedPool, trace: Trace) -> bool:
+    d, shared = pool.spec.deployment, _shared(trace, pool.config.block_size, pool.config.max_model_len)
+    return not pool.spec.fetch and divisible(trace, d.router, pool.spec.most, study.workload.max_concurrency, shared is not None)
 
 
 def _apart(trace: Trace, router: str, options: Mapping[str, Any], max_concurrency: int | None) -> bool:
@@ -153,9 +159,18 @@ def to_ticks(seconds: Floats) -> Ints:
 
 
 def run_directly(study: Study, pools: Sequence[PlannedPool], trace: Trace, draw: int | None, *, keep: bool) -> RunRecord:
-    """The run, as sim.cluster.simulation would have it; nothing of `event_by_event` may hold. `keep` keeps the iteration log."""
+    """The run, as sim.cluster.simulation would have it; nothing of `event_by_event` may hold. `keep` keeps the iteration log, but not of
+    a trace that is served in epochs (sim.study.epochs). Raises OverflowError for more time than the integer clock holds.
+    """
     pool, config, d = pools[0], pools[0].config, pools[0].spec.deployment
     router = d.router, dict(d.router_options), study.workload.max_concurrency
+    if too_long(trace):
+        cost, fast = pool.cost(draw), compiled.worth(trace)
+        return in_epochs(
+            trace,
+            pool.spec.most,
+            lambda part: serve_directly(part, config, cost, pool.host, pool.spec.most, *router, keep=False, fast=fast),
+        )
     moves = _moves(study.whole_fleet, pool, trace) if pool.spec.fetch else None
     return serve_directly(trace, config, pool.cost(draw), pool.host, pool.spec.most, *router, moves, keep=keep)
 

@@ -16,6 +16,7 @@ from sim.workload.content import Content, SystemPrompt
 
 OPTIONAL = ("priorities", "cancel_s", "tenants", "models", "adapters", "images", "after")  # columns that are empty where no call has any
 MAX_TIME_S = 1e10  # some three centuries: beyond it, an arrival is a unit mistake
+UNIX_S = 1e9  # a trace whose first call comes later than this, 31 years, has Unix times (of 2001 and later)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -175,6 +176,8 @@ class TraceBuilder:
             if not after and (session_id is None or session_id not in self._last_turn):
                 raise self.error(where, "a call without arrival_s must follow an earlier turn of its session, or calls named by after")
             arrival_s = math.nan
+        elif MAX_TIME_S < arrival_s < UNIX_S * 1e4:
+            raise self.error(where, f"arrival {arrival_s!r} s lies centuries ahead: Unix times are seconds here, not milliseconds")
         elif not 0.0 <= arrival_s <= MAX_TIME_S:
             raise self.error(where, f"arrival must be a finite time >= 0, got {arrival_s!r} s")
         elif arrival_s < self._last_s:
@@ -226,11 +229,14 @@ class TraceBuilder:
         self._after.append(after)
 
     def build(self) -> Trace:
-        """The trace. Raises UsageError when it is empty."""
+        """The trace; Unix times become seconds since the first call. Raises UsageError when it is empty."""
         if not len(self):
             raise UsageError(f"{self.name}: holds no requests")
+        arrival_s = np.frombuffer(self._arrival, dtype=np.float64)
+        if arrival_s[0] >= UNIX_S:
+            arrival_s = arrival_s - arrival_s[0]
         return Trace(
-            np.frombuffer(self._arrival, dtype=np.float64),
+            arrival_s,
             np.frombuffer(self._prompt, dtype=np.int64),
             np.frombuffer(self._output, dtype=np.int64),
             np.frombuffer(self._think, dtype=np.float64),

@@ -34,6 +34,7 @@ def render(run: Run, explain: bool = False) -> None:
     from sim.results.power import power_words
     from sim.results.tables import benchmark_table
     from sim.specs.precision import checkpoint_notes
+    from sim.study.epochs import LONGEST_S, too_long
     from simctl.text.fleet_text import fleet_lines
 
     study, config = run.study, run.config
@@ -56,6 +57,8 @@ def render(run: Run, explain: bool = False) -> None:
         printed.update(notes)
     if (explain or len(study.workload.trace) >= MANY) and (why := run.event_by_event):
         _say(f"simulated event by event, for {why}: slower, the same figures")
+    if too_long(study.workload.trace) and not len(run.record.iterations["start_s"]):
+        _say(f"arrivals over more than {LONGEST_S / 86_400.0:.0f} days: no iteration log, and so no ITL, queue, KV and step time")
     for note in study.workload.trace.notes:
         _say(f"trace: {note}")
     click.echo(benchmark_table(run.summary, run.noise, run.rate_intervals or None, config.num_gpu_blocks - 1, explain))
