@@ -16,6 +16,7 @@ from sim.rates.draws_file import write_draws
 from sim.rates.fingerprint import formula_fingerprint
 from sim.rates.posterior import SCHEMA, digest
 from sim.rates.provenance import Provenance
+from sim.results.netcdf import netcdf_content
 
 
 def write_posterior(
@@ -71,11 +72,12 @@ def write_posterior(
     path = Path(path)
     if not path.parent.is_dir():
         raise SimctlError(f"{path.parent}: no such folder")
+    found = {"posterior": posterior, **(groups or {})}
+    packed = {"zlib": True, "complevel": 6}
+    encodings = {name: {n: packed for n, v in group.data_vars.items() if v.dtype.kind in "fiub"} for name, group in found.items()}
+    content = netcdf_content({"/": xr.Dataset(attrs=attrs)} | {name: group.drop_attrs() for name, group in found.items()}, encodings)
     with replacing(path) as temporary:
-        xr.Dataset(attrs=attrs).to_netcdf(temporary, mode="w", engine="h5netcdf")
-        for name, group in {"posterior": posterior, **(groups or {})}.items():
-            packed = {n: {"zlib": True, "complevel": 6} for n, v in group.data_vars.items() if v.dtype.kind in "fiub"}
-            group.drop_attrs().to_netcdf(temporary, mode="a", engine="h5netcdf", group=name, encoding=packed)
+        temporary.write_bytes(content)
     if thin_to is not None:
         write_draws(path, attrs, variables)
     return path

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from hw import netcdf3
 from sim.errors import SimctlError, UsageError
 from sim.files import replacing
-from sim.results.netcdf import said
+from sim.results.netcdf import netcdf_content, said
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -56,22 +55,15 @@ def write(dataset: xr.Dataset, path: Path) -> Path:
     """
     # netCDF attributes are numbers and text
     dataset = dataset.assign_attrs({k: int(v) if isinstance(v, bool) else ("" if v is None else v) for k, v in dataset.attrs.items()})
-    try:
-        with replacing(path) as temporary:
-            if importlib.util.find_spec("h5netcdf") and importlib.util.find_spec("h5py"):
-                write_packed(dataset, temporary)
-            else:
-                temporary.write_bytes(netcdf3.content(dataset))
-    except OSError as error:  # libraries leave out which file it was, and bury the system's words
-        raise (OSError(error.errno, os.strerror(error.errno), str(path)) if error.errno else error) from error
+    packs = importlib.util.find_spec("h5netcdf") and importlib.util.find_spec("h5py")
+    content = packed(dataset) if packs else netcdf3.content(dataset)
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
     return path
 
 
-def write_packed(dataset: xr.Dataset, path: Path) -> None:
-    """Write compressed netCDF-4, real numbers as float32 (`narrowed`)."""
-    import h5netcdf
-    from xarray.backends import H5NetCDFStore
-
+def packed(dataset: xr.Dataset) -> memoryview:
+    """Content of a compressed netCDF-4 file, real numbers as float32 (`narrowed`)."""
     slim = dataset.copy()
     for name, variable in dataset.variables.items():
         if variable.dtype == np.float64:
@@ -80,8 +72,7 @@ def write_packed(dataset: xr.Dataset, path: Path) -> None:
         variable.encoding = {}
     packing = {"f": NUMBERS, "i": NUMBERS, "u": NUMBERS, "O": TEXT, "U": TEXT}
     encoding = {name: packing[v.dtype.kind] for name, v in slim.variables.items() if v.dtype.kind in packing}
-    with h5netcdf.File(path, "w", libver=FORMAT) as file:
-        slim.dump_to_store(H5NetCDFStore(file), encoding=encoding)
+    return netcdf_content({"/": slim}, {"/": encoding}, libver=FORMAT)
 
 
 def narrowed(values: NDArray[np.float64], units: str) -> NDArray[Any]:

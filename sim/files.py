@@ -24,19 +24,42 @@ _LEFT = re.compile(r"\.(.+)\.([0-9a-f]{8})-(\d{1,9})\.[0-9a-f]{8}\.(tmp|old)", r
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
-    """A temporary file beside `path` to write to; on success it replaces `path`, on any failure nothing is left of it.
+    """A temporary file beside `path` to write to; on success it is on the disk and replaces `path`, on any failure nothing is left of it.
 
-    A link is followed: what it points to is replaced. Raises UsageError for what is there and no regular file.
+    A link is followed: what it points to is replaced. Raises UsageError for what is there and no regular file, OSError that names `path`
+    where the disk takes no more.
     """
     target = _file_target(path)
     _sweep(target.parent)
     temporary = _fresh(target)
     os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     try:
-        yield temporary
-        os.replace(temporary, target)
+        with _named(path, temporary):
+            yield temporary
+            _settle(temporary)
+            os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def _named(path: str | Path, temporary: Path) -> Iterator[None]:
+    """Errors of the system name what was to be written, and not the hidden file, or no file at all."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or (error.filename is not None and not str(error.filename).startswith(str(temporary))):
+            raise
+        raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
+
+
+def _settle(path: Path) -> None:
+    """Have a file's content on the disk, so that no crash leaves an empty one under its name."""
+    descriptor = os.open(path, os.O_RDWR)  # a few systems write back only what is open for writing
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager
@@ -184,8 +207,12 @@ def replaced_directory(target: Path, owned: Sequence[str]) -> Iterator[Path]:
         _remove_empty(made)
         raise UsageError(f"cannot write into {target.parent}: {error.strerror}") from None
     try:
-        yield staging
-        _swap(staging, target)
+        with _named(target, staging):
+            yield staging
+            for file in staging.rglob("*"):
+                if file.is_file():
+                    _settle(file)
+            _swap(staging, target)
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
         _remove_empty(made)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, TypeVar
@@ -56,7 +57,24 @@ def undamaged(path: Path) -> Iterator[None]:
         raise UsageError(f"{path}: a damaged result ({type(error).__name__}: {str(error)[:80]!r})") from None
 
 
+def netcdf_content(groups: Mapping[str, Any], encodings: Mapping[str, Mapping[str, Any]] | None = None, **options: Any) -> memoryview:
+    """Content of a netCDF-4 file of xarray.Datasets by group ("/": the file itself), with encodings by group and variable.
+
+    It is made in memory: where a disk takes no more, the library ends the process.
+    """
+    import h5netcdf
+    from xarray.backends import H5NetCDFStore
+
+    buffer = BytesIO()
+    with h5netcdf.File(buffer, "w", **options) as file:
+        for name, dataset in groups.items():
+            where = file if name == "/" else file.create_group(name)
+            dataset.dump_to_store(H5NetCDFStore(where), encoding=dict((encodings or {}).get(name, {})))
+    return buffer.getbuffer()
+
+
 def write_netcdf(path: Path, dataset: Any) -> None:
     """Write an xarray.Dataset, whole or not at all. Raises OSError."""
+    content = netcdf_content({"/": dataset})
     with replacing(path) as temporary:
-        dataset.to_netcdf(temporary, engine="h5netcdf")
+        temporary.write_bytes(content)

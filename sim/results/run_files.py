@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sim.errors import UsageError
 from sim.files import plain
 from sim.results.metrics import LEVELS, PER_REQUEST
-from sim.results.netcdf import DamagedFileError, whole
+from sim.results.netcdf import DamagedFileError, netcdf_content, whole
 from sim.results.record import RunRecord
 
 RUN_FILE, SUMMARY_FILE = "run.nc", "summary.json"
@@ -240,7 +240,7 @@ def write_run(directory: Path, dataset: Any, summary: Mapping[str, Any]) -> None
     packed = {"zlib": True, "complevel": 1, "shuffle": True}
     # xarray keeps NaN for missing floats only; text is stored as it is
     encoding = {name: packed for name, v in dataset.variables.items() if v.dtype.kind in "if" and v.size}
-    dataset.to_netcdf(directory / RUN_FILE, engine="h5netcdf", encoding=encoding)
+    (directory / RUN_FILE).write_bytes(netcdf_content({"/": dataset}, {"/": encoding}))
     (directory / SUMMARY_FILE).write_text(summary_json(summary) + "\n", encoding="utf-8")
 
 
