@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ CHECKPOINTS: dict[str, dict[str, Any]] = {
     "awq": {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True},
     "fp8-block": {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]},
 }
+# Kernels of linear layers in measurements before FIRST_SAID, whose files do not say them: AWQ by Marlin, and no engine had DeepGEMM.
+UNSAID, FIRST_SAID = {"awq": "marlin", "fp8-block": "cutlass"}, "2026-11-28"
 STORED = ("mxfp4",)  # that a config.json names, and a file written before it was looked for does not
 
 
@@ -116,13 +119,15 @@ def model_of(attrs: dict[str, Any], path: str | Path) -> ModelSpec:
 def precision_of(attrs: dict[str, Any]) -> Precision:
     """Dtypes of weights and KV, by their names in PyTorch, an engine or here; bf16 where a file does not say.
 
-    Weights in 16 bits of a model whose config.json stores them in fewer are what that says.
+    Weights in 16 bits of a model whose config.json stores them in fewer are what that says. The kernel is the one that was asked for.
     """
+    asked = re.search(r"--linear-backend[ =](\w+)", f"{attrs.get('engine_args', '')} {attrs.get('plan_server_flags', '')}")
+    kernel = UNSAID.get(str(attrs.get("weight_dtype")), "") if str(attrs.get("date_utc", FIRST_SAID)) < FIRST_SAID else ""
     weights, kv = (str(attrs.get(name, "bf16")) for name in ("weight_dtype", "kv_dtype"))
     weights = DTYPE.get(weights, weights)
     if weights in ("bf16", "fp16"):
         weights = next((name for name in STORED if f'"quant_method": "{name}"' in str(attrs.get("model_config"))), weights)
-    return Precision(weights, DTYPE.get(kv, kv))
+    return Precision(weights, DTYPE.get(kv, kv), asked[1] if asked else kernel)
 
 
 def whole_number(attrs: dict[str, Any], name: str, default: int, path: str | Path) -> int:

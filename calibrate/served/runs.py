@@ -21,6 +21,7 @@ from sim.engine.versions import NEWEST, known_version
 from sim.errors import UsageError
 from sim.specs.gpu import GpuSpec
 from sim.specs.gpus import get_gpu
+from sim.specs.linear_kernels import AUTO
 from sim.specs.model import ModelSpec
 from sim.specs.parallel import NO_PARALLEL, Parallel
 from sim.specs.precision import Precision
@@ -166,12 +167,13 @@ def read_served(path: Path, gpu: GpuSpec | None = None, given: Deployment | None
     engine = str(attrs.get("plan_engine", "vllm"))
     said = read_flags(flags, float(attrs.get("plan_lora_share", 1.0)), engine)
     version, newer = _engine_version(str(attrs.get("vllm_version", ""))) if engine == "vllm" else (NEWEST, ())
+    precision = precision_of(attrs)
     run = ServedRun(
         name=path.stem,
         gpu=gpu or get_gpu(str(attrs["gpu_name"])),
         model=model_of(attrs, path),
-        precision=precision_of(attrs),
-        limits=replace(said.limits, engine_version=version),
+        precision=precision,
+        limits=replace(said.limits, engine_version=version, linear_backend=precision.kernel or AUTO),
         tp=said.tp,
         engine=f"{engine} {attrs.get('vllm_version' if engine == 'vllm' else 'plan_engine_version', '')}".strip(),
         experiments=experiments,

@@ -25,9 +25,10 @@ from sim.cost.smooth import smooth_max
 from sim.files import package_path
 from sim.specs.gpu import GpuSpec
 from sim.specs.gpus import get_gpu
+from sim.specs.linear_kernels import linear_kernel
 from sim.specs.model import ModelSpec
 from sim.specs.precision import ACTIVATION_BYTES, Precision, quantises
-from sim.specs.stored import kernel_of
+from sim.specs.stored import storage_format
 
 Array = NDArray[np.float64]
 PACKAGED = "data/products.npz"
@@ -46,6 +47,7 @@ TILE = 8
 EIGHT_BIT_TILE = 256
 PADDING = 1.0
 KERNELS_ON = "H100"  # where kernels of quantised weights were measured
+STAND_INS = {"deep_gemm": "cutlass"}  # a kernel that was not measured, and one of the same format that was
 SIMILAR_LOG_SIZE = 0.5  # of the logarithm of a GEMM's weights: within a factor of about 1.6 others tell of it
 
 
@@ -129,8 +131,13 @@ def quantised_gemm_surface(model: ModelSpec, precision: Precision, gpu: GpuSpec 
 
     On a chip that was measured with other memory, kernels take as many seconds beyond their roofline as they do there.
     """
-    kernel = kernel_of(model, precision)
-    if gpu is None or kernel not in KERNEL_BYTES:
+    kernel = precision.kernel or linear_kernel(storage_format(model, precision), gpu)
+    return None if gpu is None else kernel_surface(STAND_INS.get(kernel, kernel), gpu)
+
+
+def kernel_surface(kernel: str, gpu: GpuSpec) -> Surface | None:
+    """The surface of one kernel on a GPU or its chip; None where it was not measured."""
+    if kernel not in KERNEL_BYTES:
         return None
     own, sibling = surface_of(gpu, kernel), get_gpu(KERNELS_ON)
     there, here = surface_of(sibling, kernel), measured().get(gpu.name)

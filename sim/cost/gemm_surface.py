@@ -24,8 +24,9 @@ from sim.specs.precision import DTYPE_BYTES
 
 Array = NDArray[np.float64]
 PACKAGED = ("data/gemm_surfaces.npz", "data/kernel_surfaces.npz")
-# Bytes of a weight by kernel of quantised weights, scales of groups of 128 (blocks of 128 by 128) included.
-KERNEL_BYTES = {"int4": 4.125 / 8, "awq": 4.15625 / 8, "fp8-block": 1.0 + 4.0 / 128**2}
+# Bytes of a weight by kernel of quantised weights as it was measured: scales of groups of 128, for Marlin zero points, too (AWQ); blocks of
+# fp8 of 128 by 128.
+KERNEL_BYTES = {"machete": 4.125 / 8, "marlin": 4.15625 / 8, "cutlass": 1.0 + 4.0 / 128**2}
 BY_TABLES = "kernel tables"  # origin of a GPU as if it were known by kernel tables alone
 
 

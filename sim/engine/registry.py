@@ -26,6 +26,7 @@ VLLM_ALONE = {
     "watermark": "admission watermark",
     "prefill_schedule_interval": "prefill schedule interval",
     "engine_version": "choice of version",
+    "linear_backend": "choice of linear kernels",
 }
 
 NGRAM_SEQ_S = 0.17e-3  # to look for a sequence's n-grams in an iteration: waves of 16 and 32 streams of one 8B on one H100 host

@@ -90,6 +90,7 @@ FLAGS: dict[str, dict[str, tuple[str, Reader]]] = {
         "max-lora-rank": ("max_lora_rank", _count),
         "max-loras": ("max_loras", _count),
         "engine-version": ("engine_version", known_version),
+        "linear-backend": ("linear_backend", str.lower),
         "kv-cache-memory-bytes": ("kv_cache_memory_bytes", _text),
     },
     "sglang": SHARED

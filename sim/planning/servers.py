@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sim.deployment.memory import resident_weight_bytes
 from sim.errors import UsageError
+from sim.specs.linear_kernels import AUTO
 
 if TYPE_CHECKING:
     from sim.study.deployment import Deployment
@@ -76,6 +77,7 @@ def serve_arguments(pool: PoolSpec) -> list[str]:
     found += ["--enable-expert-parallel"] if d.parallel.expert else []
     if limits.lora is not None:
         found += ["--enable-lora", "--max-lora-rank", str(limits.lora.rank), "--max-loras", str(limits.lora.adapters)]
+    found += ["--linear-backend", limits.linear_backend] if limits.linear_backend != AUTO else []
     found += ["--enforce-eager"] if limits.enforce_eager else []
     found += ["--max-num-seqs", str(seqs), "--max-num-batched-tokens", str(budget), "--max-model-len", str(config.max_model_len)]
     found += ["--gpu-memory-utilization", f"{limits.memory_share:g}", "--block-size", str(config.block_size)]

@@ -17,6 +17,7 @@ from sim.engine.version_defaults import LAUNCH_SD, STEP_SD, measured
 from sim.rates import posterior as files
 from sim.rates.kinds import Seen, not_measured, packaged_seen, t_factors, widths
 from sim.rates.links import link_cost, over_links, slowest
+from sim.rates.other_kernels import log_ratios
 from sim.rates.provenance import outside_measured
 from sim.specs.gpus import matrix_units_of
 from sim.specs.precision import arithmetic_note, checkpoint_notes
@@ -86,6 +87,10 @@ def widened(rates: RateDraws, deployment: Deployment, seed: int = 0, seen: Seque
         rates = _scaled(rates, "launch_layer_s", launch, launch_sd, [seed, 81])
     if unmeasured_weight_only(deployment):
         rates = _scaled(rates, "linear_flops_per_s", *WEIGHT_ONLY[matrix_units_of(deployment.gpu)], [seed, 82])
+    if ratios := log_ratios(deployment):
+        share = np.random.default_rng([seed, 84]).random(rates.count)
+        for name, ratio in zip(("beta", "linear_flops_per_s"), ratios, strict=True):
+            rates = _times(rates, name, math.exp(-0.5 * ratio), np.exp(-share * ratio))
     if deployment.gpu.source.startswith(OTHER_MAKER):
         rates = files.slowed(rates, OTHER_MAKER_LOSS, OTHER_MAKER_SD, seed)
     if not rates.source.measured:
@@ -154,6 +159,11 @@ def scope_notes(deployment: Deployment, rates: RateDraws) -> list[str]:
         share, sd = WEIGHT_ONLY[matrix_units_of(d.gpu)]
         rate = f" Not measured there: {math.exp(share):.2g} of the 16-bit rate at many rows (log sd {sd:g})."
         notes.append(said + rate * unmeasured_weight_only(d))
+    if ratios := log_ratios(d):
+        apart = f"{100 * math.expm1(ratios[0]):+.0f} % at few rows, {100 * math.expm1(ratios[1]):+.0f} % at many"
+        notes.append(
+            f"linear layers by {d.precision.kernel}, not measured, or another kernel ({apart}): the interval holds both; --linear-backend says which."
+        )
     for kind in not_measured(d, rates.source):
         steps, prompts = widths(kind, packaged_seen())
         sds = f"log sd {steps.sd:.2g} of step times, {prompts.sd:.2g} more of prompts; Student t, {steps.dof:g} degrees of freedom"

@@ -6,15 +6,14 @@ Priced on no GPU, which has no tables of kernels, and on four GPUs of different 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from sim.cost.batch import BatchShape, decode_batch, mixed_batch
 from sim.cost.gemm import Gemm, Measured, Roofline
+from sim.cost.gemm_surface import KERNEL_BYTES
 from sim.specs.attention_policy import AttentionPolicy, blocks, dense, sink_window
-from sim.specs.checkpoint import Checkpoint, GroupBytes
 from sim.specs.lora import Lora
 from sim.specs.mixers import Attention, CompressedAttention, GatedDeltaNet, Indexer, LatentAttention, NoMixer, Recurrence
 from sim.specs.mlps import DenseMlp, MoeMlp, NoMlp
@@ -79,10 +78,9 @@ def probes() -> Iterator[Probe]:
         yield from _of(EVERY_MIXER, Precision(), gpu)
     for weights in ("fp16", "fp32", "int8", "w8a16", "nvfp4", "q4_k_m"):
         yield from _of(PLAIN, Precision(weights), "H100")
-    for kernel in ("int4", "awq", "fp8-block"):
-        stored = Checkpoint("int4", None, tuple(GroupBytes(1e8) for _ in PLAIN.groups), 3e8, 3e8, 0.0, 1e9, "", kernel)
+    for kernel in KERNEL_BYTES:
         for gpu in ("H100", *OF_CHIP):
-            yield from _of(replace(PLAIN, checkpoint=stored), Precision("int4"), gpu)
+            yield from _of(PLAIN, Precision("int4", kernel=kernel), gpu)
     for policy in (sink_window(), blocks(8), dense("host"), blocks(8, "host")):
         yield from _of(EVERY_MIXER, Precision(), None, policy)
     for tp, parallel in PARALLELS:

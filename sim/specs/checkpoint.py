@@ -19,8 +19,8 @@ class Checkpoint:
 
     `dtype` is the precision that most of the quantised bytes have, by the names of `sim.specs.precision`; `kv_dtype` that of the KV cache
     where the checkpoint asks for one. `groups` stand as in ModelSpec; `embedding` and `head` are the two tables (`head` 0 when tied),
-    `other` norms and parameters that no text decode reads. `said` is what was read, in a sentence. `kernel` is that of
-    most of the weights that every token reads (sim.specs.storage).
+    `other` norms and parameters that no text decode reads. `said` is what was read, in a sentence. `kernel` is the storage
+    format, by which kernels are chosen, of most of the weights that every token reads (sim.specs.linear_kernels).
     """
 
     dtype: str

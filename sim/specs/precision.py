@@ -39,10 +39,14 @@ WEIGHT_ONLY = ("int4", "w8a16", *gguf.GGUF)  # weights that no matrix unit compu
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """Weight and KV-cache dtypes. GEMMs run at the rate of `weights` where the GPU has it, else at bf16."""
+    """Weight and KV-cache dtypes. GEMMs run at the rate of `weights` where the GPU has it, else at bf16.
+
+    `kernel` is that of quantised linear layers where an engine chose it (sim.specs.linear_kernels), empty for its default.
+    """
 
     weights: str = "bf16"
     kv: str = "bf16"
+    kernel: str = ""
 
     def __post_init__(self) -> None:
         if self.weights not in DTYPE_BYTES:
@@ -121,5 +125,6 @@ def arithmetic_note(precision: Precision, gpu: GpuSpec) -> str:
     used = arithmetic(precision.weights, gpu)
     if precision.weight_bytes >= DTYPE_BYTES[used if used in DTYPE_BYTES else precision.weights]:
         return ""
+    kernels = f"weight-only kernels{precision.kernel and f': {precision.kernel}'}"
     why = "" if precision.weights in WEIGHT_ONLY else f"{gpu.name} has no arithmetic for it: "
-    return f"{precision.weights} weights: {why}they are read as {precision.weights} and computed in {used} (weight-only kernels)."
+    return f"{precision.weights} weights: {why}they are read as {precision.weights} and computed in {used} ({kernels})."

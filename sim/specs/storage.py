@@ -25,7 +25,7 @@ class Storage(NamedTuple):
 
     @property
     def kernel(self) -> str:
-        """The kind of kernel that multiplies by it: its dtype, but for blocks of fp8."""
+        """The storage format that kernels are chosen by: its dtype, but for blocks of fp8."""
         return "fp8-block" if self.dtype == "fp8" and self.rows > 1 and self.columns > 1 else self.dtype
 
     def bytes_of(self, matrix: Matrix) -> float:

@@ -68,7 +68,7 @@ def checkpoint(model: ModelSpec, storage_of: StorageOf, kv_dtype: str | None, ve
     total = body + embedding + head + other
     share = quantised[main] / model.params
     kernel = max(kernels, key=kernels.__getitem__, default=main)
-    if (method, kernel) == ("awq", "int4"):  # vLLM 0.23 on Hopper: Marlin, where other 4-bit integers get Machete
+    if (method, kernel) == ("awq", "int4"):  # with zero points, for which engines chose other kernels (sim.specs.linear_kernels)
         kernel = "awq"
     others = [f"{quantised[d] / model.params:.0%} {d}" for d in narrow if d != main]
     said = f"{method}: {', '.join([f'{share:.0%} of the parameters {main}', *others, 'the rest 16 bits'])}, {total / 1e9:.4g} GB"
@@ -86,8 +86,8 @@ def _indices(model: ModelSpec) -> list[tuple[int, ...]]:
     return found
 
 
-def kernel_of(model: ModelSpec, precision: Precision) -> str:
-    """The kind of kernel that multiplies by most of the weights that every token reads (sim.specs.storage)."""
+def storage_format(model: ModelSpec, precision: Precision) -> str:
+    """Storage format of most of the weights that every token reads, as kernels tell them apart (sim.specs.linear_kernels)."""
     found = stored(model, precision.weights)
     return (found.kernel if found else "") or precision.weights
 

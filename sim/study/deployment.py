@@ -33,11 +33,13 @@ from sim.specs.attention_policy import AttentionPolicy
 from sim.specs.drafts import HEADS, draft_head
 from sim.specs.gpu import GpuSpec
 from sim.specs.gpus import get_gpu
+from sim.specs.linear_kernels import AUTO, linear_kernel
 from sim.specs.lora import Lora
 from sim.specs.model import ModelSpec
 from sim.specs.models import get_model
 from sim.specs.parallel import NO_PARALLEL, Parallel, check_parallel, placed
 from sim.specs.precision import ACTIVATION_BYTES, Precision, check_engine, check_runs, served_precision
+from sim.specs.stored import storage_format
 from sim.specs.topology import Topology, default_topology
 from sim.units import format_bytes
 
@@ -58,6 +60,7 @@ class Limits:
     model that proposes drafts: its weights and its KV share the GPU. `kv_offloading_size` is GiB of host RAM in which a replica keeps the
     prefix blocks that its GPUs evict. `max_model_len` auto is the longest that KV holds; None is the model's, and an engine that
     cannot hold one request of it does not start. With `enforce_eager` no CUDA graph is captured.
+    `linear_backend` is the kernel of quantised linear layers (sim.specs.linear_kernels).
     `batch_knee` caps the batch where per-request decode efficiency falls to it (`cap_at_knee`): that needs a workload.
     """
 
@@ -82,6 +85,7 @@ class Limits:
     prefill_schedule_interval: int = 1
     engine_version: str = NEWEST
     batch_knee: float | None = None
+    linear_backend: str = AUTO
 
     def __post_init__(self) -> None:
         if self.batch_knee is not None and self.max_num_seqs is not None:
@@ -122,6 +126,9 @@ class Deployment:
 
     def __post_init__(self) -> None:
         check_runs(self.precision, self.gpu)
+        storage, of = storage_format(self.model, self.precision), self.limits
+        kernel = linear_kernel(storage, self.gpu, of.engine, of.engine_version if of.engine == "vllm" else "", of.linear_backend)
+        object.__setattr__(self, "precision", replace(self.precision, kernel=kernel))
         object.__setattr__(self, "limits", replace(self.limits, draft=_draft_of(self.model, self.limits)))
         check_engine(self.precision, self.limits.engine, self.gpu)
         check_parallel(self.model, self.tp, self.parallel)

@@ -81,6 +81,7 @@ simulate_options = grouped(
             Setting(["--host-kv"], type=float, metavar="GB", help="Keep KV in this much host RAM and fetch what a decode reads."),
             Setting(["--kv-offloading-size"], type=float, metavar="GIB", help="Keep evicted prefix blocks in this much host RAM."),
             Setting(["--enforce-eager"], is_flag=True, help="Capture no CUDA graphs."),
+            Setting(["--linear-backend"], default="auto", show_default=True, help="Kernel of quantised layers: machete, marlin, ..."),
             Setting(["--draft-model"], type=MODEL, help="Catalogue model that proposes the drafts of --engine-option draft_tokens=K."),
             Setting(["--enable-lora"], is_flag=True, help="Serve LoRA adapters."),
             Setting(["--max-lora-rank"], type=click.IntRange(1, 512), metavar="N", help="Largest rank of an adapter. [default: 16]"),

@@ -1,6 +1,8 @@
 """Surfaces of kernels of quantised weights, learnt from the linear layers of a loaded engine (`measure --suite layers`).
 
-    python -m studies.kernel_tables.quantised_fit FILE... OUT.npz
+    python -m studies.kernel_tables.quantised_fit KERNEL:FILE... OUT.npz
+
+KERNEL is the one that the engine ran (sim.specs.linear_kernels): its log says so, the file does not.
 
 At each number of rows a call takes a + b weights: a line through a layer's GEMMs, in relative terms. Four GEMMs of one model say no
 more, and beyond their sizes a line is what a floor and a bandwidth make. Times that never fall when a row is added come nearest to those:
@@ -23,19 +25,22 @@ from sim.cost.gemm_surface import KERNEL_BYTES, Surface
 from sim.errors import UsageError
 from sim.rates.priors import gemm_flops
 from sim.specs.gpus import get_gpu
-from sim.specs.stored import kernel_of
+from sim.specs.linear_kernels import BACKENDS
+from sim.specs.stored import storage_format
 from studies.kernel_tables.gemm_fit import SIZES, pack
 from studies.program import program
 
 Array = NDArray[np.float64]
 
 
-def surface(path: Path) -> tuple[tuple[str, str], Surface]:
+def surface(kernel: str, path: Path) -> tuple[tuple[str, str], Surface]:
     """(GPU, kernel) and surface of a file of layers. UsageError for weights that are not quantised and GPUs without 16-bit products."""
     data = open_measurement(path)
     check_columns(data, path, "point", ("part", "k", "n", "rows", "status", "time_s_median"), seconds=("time_s_median",))
     gpu, precision = get_gpu(str(data.attrs["gpu_name"])), precision_of(data.attrs)
-    kernel, sixteen = kernel_of(model_of(data.attrs, path), precision), gemms_on(gpu)
+    storage, sixteen = storage_format(model_of(data.attrs, path), precision), gemms_on(gpu)
+    if kernel not in BACKENDS.get(storage, ()):
+        raise UsageError(f"{path}: {kernel} is no kernel of {storage} weights")
     if kernel not in KERNEL_BYTES or sixteen is None:
         raise UsageError(f"{path}: needs one of {', '.join(KERNEL_BYTES)} on a GPU whose 16-bit products are packaged")
     kept = (data["status"].values == "ok") & (data["n"].values > 0)
@@ -59,11 +64,11 @@ def line(weights: Array, seconds: Array) -> tuple[float, float]:
     return float(floor) * 1e-6, float(slope) * 1e-14
 
 
-@program("studies.kernel_tables.quantised_fit", "FILE... OUT.npz")
+@program("studies.kernel_tables.quantised_fit", "KERNEL:FILE... OUT.npz")
 def main(argv: Sequence[str]) -> int:
     """Learn, print floors and bandwidths of one row, write. Returns the exit code."""
     out = argv[1:][-1]
-    found = dict(surface(Path(path)) for path in argv[:-1])
+    found = dict(surface(kernel, Path(path)) for kernel, _, path in (each.partition(":") for each in argv[:-1]))
     for (gpu, kernel), each in found.items():
         few, many = each.seconds(2.0**22, each.rows), each.seconds(2.0**27, each.rows)
         print(f"{gpu} {kernel:9} 4 M weights {few[0] * 1e6:6.1f} us, 134 M weights {many[0] * 1e6:6.1f} us at one row")

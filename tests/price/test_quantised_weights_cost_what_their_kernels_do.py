@@ -18,13 +18,13 @@ from sim.specs.precision import Precision
 from studies.kernel_tables.quantised_fit import line, surface
 
 MEASURED = Path(str(files("scenarios"))) / "data" / "measured" / "unseen"
-KERNELS = {"gptq": "int4", "awq_marlin": "awq", "fp8-block": "fp8-block"}
+KERNELS = {"gptq": "machete", "awq_marlin": "marlin", "fp8-block": "cutlass"}
 H100 = get_gpu("H100")
 
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_the_packaged_surface_is_that_of_the_measured_layers(name):
-    key, found = surface(MEASURED / f"h100_layers_llama3.1-8b_{name}.nc")
+    key, found = surface(KERNELS[name], MEASURED / f"h100_layers_llama3.1-8b_{name}.nc")
     assert key == ("H100", KERNELS[name])
     kept, rows = packaged()[key], np.array([1.0, 64.0, 512.0, 8192.0])
     for weights in (2.0**24, 2.0**27):
@@ -70,7 +70,7 @@ def test_experts_alone_in_four_bits_leave_the_layers_around_them_as_they_were():
 
 def test_memory_alone_makes_kernels_of_a_measured_chip_faster():
     """An H200 is an H100 with other memory: beyond the roofline a kernel takes as long, and a prompt's many rows do, too."""
-    here, there = packaged()["H100", "int4"], quantised_gemm_surface(get_model("Llama-3.1-8B"), Precision("int4"), get_gpu("H200"))
+    here, there = packaged()["H100", "machete"], quantised_gemm_surface(get_model("Llama-3.1-8B"), Precision("int4"), get_gpu("H200"))
     assert there is not None
     rows = np.array([1.0, 8192.0])
     (few, many), (few_there, many_there) = here.seconds(2.0**26, rows), there.seconds(2.0**26, rows)
