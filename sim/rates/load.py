@@ -161,9 +161,7 @@ def scope_notes(deployment: Deployment, rates: RateDraws) -> list[str]:
         notes.append(said + rate * unmeasured_weight_only(d))
     if ratios := log_ratios(d):
         apart = f"{100 * math.expm1(ratios[0]):+.0f} % at few rows, {100 * math.expm1(ratios[1]):+.0f} % at many"
-        notes.append(
-            f"linear layers by {d.precision.kernel}, not measured, or another kernel ({apart}): the interval holds both; --linear-backend says which."
-        )
+        notes.append(f"linear layers by {d.precision.kernel}, not measured, or another kernel ({apart}): the interval holds both.")
     for kind in not_measured(d, rates.source):
         steps, prompts = widths(kind, packaged_seen())
         sds = f"log sd {steps.sd:.2g} of step times, {prompts.sd:.2g} more of prompts; Student t, {steps.dof:g} degrees of freedom"

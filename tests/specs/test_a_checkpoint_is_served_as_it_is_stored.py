@@ -9,7 +9,6 @@ from sim.deployment.memory import loaded_weight_bytes
 from sim.errors import UsageError
 from sim.specs.hf_config import load_spec, spec_from_config
 from sim.specs.models import catalogue_config, get_model
-from sim.specs.precision import Precision
 from sim.specs.stored import stored
 from tests.cli import run
 from tests.specs.configs import config
@@ -32,7 +31,7 @@ def test_sizes_of_published_files(name, quantization, dtype, gigabytes):
     assert spec.checkpoint.dtype == dtype
     assert spec.checkpoint.total / 1e9 == pytest.approx(gigabytes, rel=5e-3)
     d = Deployment.of(spec, "H100", tp=1)
-    assert d.precision == Precision(dtype, "bf16")
+    assert (d.precision.weights, d.precision.kv) == (dtype, "bf16")
 
 
 @pytest.mark.parametrize(("name", "gigabytes"), [("DeepSeek-R1", 673), ("Kimi-K2", 1029)])
