@@ -188,14 +188,14 @@ class StepTime:
         self.policy = policy
         plain = policy.kind == "dense" and policy.placement == "hbm"
         self.jumps = plain and not model.window and not micro_batch and not decodes_alone
-        self._parallel, self._parts, self._part_tokens, self._eager = parallel, parallel.parts, part_tokens, eager
-        self._in_stages = plain
-        self._micro_batch = micro_batch
-        self._streams = streams
+        self._parallel, self._parts, self._part_tokens, self.eager = parallel, parallel.parts, part_tokens, eager
+        self.in_stages = plain
+        self.micro_batch = micro_batch
+        self.streams = streams
         self._decode_sizes, self._decodes_alone = decode_sizes, decodes_alone
-        self._draft, self._draft_pieces = draft, draft_pieces
-        self._verify_s, self._verify_seq_s = verify_s, verify_seq_s
-        self._graph_reuse = graph_reuse
+        self.draft, self.draft_pieces = draft, draft_pieces
+        self.verify_s, self.verify_seq_s = verify_s, verify_seq_s
+        self.graph_reuse = graph_reuse
         self._tiers = tuple(tiers)
         self._tier_overlap = tier_overlap
         # micro-batches are those of an engine with kernels of its own
@@ -225,7 +225,7 @@ class StepTime:
     @property
     def whole(self) -> bool:
         """Whether decode iterations lie on chords, and every iteration is one part, replayed from graphs as far as there are any."""
-        return self.jumps and self._parts == 1 and not self._eager
+        return self.jumps and self._parts == 1 and not self.eager
 
     @property
     def parts(self) -> int:
@@ -275,11 +275,11 @@ class StepTime:
         self, contexts: list[int], chunks: list[Chunk], places: Sequence[int] = (), shared: tuple[int, int] = (0, 0)
     ) -> list[BatchShape]:
         """The batches that the iteration is computed as; `places` are slot numbers of the decodes, then of the chunks."""
-        if self._micro_batch:
-            if self._streams:
-                parts = equal_micro_batches(contexts, chunks, self._micro_batch, places)
+        if self.micro_batch:
+            if self.streams:
+                parts = equal_micro_batches(contexts, chunks, self.micro_batch, places)
             else:
-                parts = (equal_micro_batches if self.model.state_layers else micro_batches)(contexts, chunks, self._micro_batch)
+                parts = (equal_micro_batches if self.model.state_layers else micro_batches)(contexts, chunks, self.micro_batch)
             return [shape_of(self.model, *part, self.policy)._replace(padding=0.0, pieces=0.0) for part in parts]
         if self._parts > 1:
             whole = self._shared(shape_of(self.model, contexts, [], self.policy), len(chunks), shared)
@@ -287,13 +287,13 @@ class StepTime:
         else:
             shape = self._shared(shape_of(self.model, contexts, chunks, self.policy), len(chunks), shared)
         shape = self._padded(shape)
-        if not self._graph_reuse and any(rows > 1 for _, _, rows in chunks):
+        if not self.graph_reuse and any(rows > 1 for _, _, rows in chunks):
             shape = shape._replace(padding=0.0, eager=1.0)
         return [shape]
 
     def _shared(self, shape: BatchShape, chunks: int, shared: tuple[int, int]) -> BatchShape:
         """The shape as it is charged where running requests share KV (`charged`): dense attention in HBM, and whole contexts."""
-        if not shared[0] or not self._in_stages:
+        if not shared[0] or not self.in_stages:
             return shape
         batch = int(shape.decode_seqs)
         context = float(charged(int(shape.decode_context), batch, batch + chunks, *shared, *self.reread))
@@ -304,14 +304,14 @@ class StepTime:
         verified = [(n, end) for n, end, rows in chunks if rows > 1]
         if not verified:
             return 0
-        ticks = to_ticks(self._verify_s + len(verified) * self._verify_seq_s)
-        if self._draft is not None:
+        ticks = to_ticks(self.verify_s + len(verified) * self.verify_seq_s)
+        if self.draft is not None:
             steps = max(n for n, _ in verified) - 1
             behind = [*contexts, *(end - n for n, end in verified)]
-            proposing = shape_of(self._draft.model, behind, [], self._draft.policy)._replace(pieces=float(self._draft_pieces))
+            proposing = shape_of(self.draft.model, behind, [], self.draft.policy)._replace(pieces=float(self.draft_pieces))
             if self._parts > 1:
                 proposing = share_of(proposing, self._parallel)._replace(others=0.0)
-            ticks += steps * self._draft.priced(proposing)
+            ticks += steps * self.draft.priced(proposing)
         return ticks
 
     def reloading(self, iteration: Iteration, own: int) -> int:
@@ -334,11 +334,11 @@ class StepTime:
             shape = from_sums(float(batch), float(context), float(near), float(kept), sums)
             if verifies(chunks):
                 shape = shape._replace(has_prefill=0.0, pieces=0.0)
-        if self._eager:
+        if self.eager:
             shape = shape._replace(padding=0.0, pieces=0.0, eager=1.0)
-        if self._decodes_alone or self._micro_batch:
+        if self._decodes_alone or self.micro_batch:
             shape = shape._replace(padding=0.0)
-        if self._micro_batch:
+        if self.micro_batch:
             shape = shape._replace(pieces=0.0)
         return exposed + self.priced(self.launched_late(shape, left))
 
@@ -359,7 +359,7 @@ class StepTime:
 
     def priced(self, shape: BatchShape) -> int:
         """The formula, rounded to ticks."""
-        return to_ticks(self._staged_s(shape) if self._in_stages else step_time_s(self.work(shape), self._rates))
+        return to_ticks(self._staged_s(shape) if self.in_stages else step_time_s(self.work(shape), self._rates))
 
     def work(self, shape: BatchShape) -> Work:
         """Work of the iteration."""
@@ -407,6 +407,10 @@ class StepTime:
             shape = shape._replace(has_prefill=0.0, pieces=0.0)
         return shape._replace(others=other_rows(float(total), float(decodes + sums[1]), self._parallel))
 
+    def decode_padding(self, batch: int) -> float:
+        """Rows that the graph captured for `batch` decodes computes beyond them."""
+        return float(self._padded(BatchShape(decode_seqs=float(batch))).padding)
+
     def _at(self, batch: int, octave: int) -> int:
         share = -(-batch // self._parts)
         b, context = float(share), float(share << octave)
@@ -415,9 +419,9 @@ class StepTime:
 
     def _padded(self, shape: BatchShape) -> BatchShape:
         """An iteration as the graph captured for it computes it: rows of padding pass the linear layers and read no KV."""
-        if self._micro_batch:
+        if self.micro_batch:
             return shape._replace(padding=0.0)
-        if self._eager:
+        if self.eager:
             return shape._replace(padding=0.0, pieces=0.0, eager=1.0)
         tokens = shape.decode_seqs + shape.prefill_tokens
         if shape.prefill_seqs:

@@ -1,0 +1,381 @@
+"""Rows of the engine and their named columns: requests, engines, iterations, shares, KV blocks.
+
+A row is an object with the fields below in plain Python, and a record of the same fields in a numpy array where the loop is compiled;
+both read `e.requests[r].prompt`. Fields are 64-bit whole numbers unless annotated as floats. Times are ticks (sim.ticks).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+NEVER = 2**62  # when an idle engine goes on
+# phases: what the loop does next
+DECIDE, SENDS, LAUNCH, LAST, IDLE = range(5)  # SENDS: tokens are sent, then the iteration decided runs; LAST: they are sent, nothing follows
+# why it returns: time has to pass up to `wake`, or what is needed
+WAITS, NEEDS_CHORD, NEEDS_ROWS, NEEDS_HEAD, NEEDS_DRAFT_ROWS, NEEDS_DRAFT_HEAD, NEEDS_ROOM, DONE, TOO_LATE, STUCK = range(10)  # STUCK: none can run
+OUTSIDE, QUEUED, RUNNING = range(3)  # where a request is
+OCTAVES = 40  # of the mean context of a decode batch
+NOBODY = -1
+
+
+@dataclass(slots=True, eq=False)
+class RequestRow:
+    """One request."""
+
+    arrives: int = 0  # ticks, when the engine gets it
+    prompt: int = 0  # tokens
+    output: int = 0
+    arrival_s: float = 0.0  # when its client sent it
+    priority: int = 0
+    name_rank: int = 0  # place of its name among all
+    luck: int = 0  # 32 bits that its draws hang on
+    comes_with: int = 0  # tokens whose KV comes with the request
+    names: int = 0  # where the names of its leading blocks begin that others also ask for
+    depth: int = 0  # and how many
+    state: int = 0
+    before: int = NOBODY  # in the queue
+    behind: int = NOBODY
+    computed: int = 0  # tokens that have KV, those of iterations under way among them
+    generated: int = 0  # tokens sampled
+    under_way: int = 0  # tokens of iterations under way
+    coming: int = 0  # samples of iterations under way, drafts among them
+    stale: int = 0  # tokens of iterations under way that it lost its place in
+    drafts: int = 0  # proposed for the next iteration
+    deferred: int = 0  # it was passed over while it was stale, and still waits
+    prefilling: int = 0  # its latest share left some of what is known to compute
+    seat: int = NOBODY
+    held: int = 0  # KV blocks
+    hashed: int = 0  # of these, leading ones that can be found
+    preemptions: int = 0
+    cached: int = NOBODY  # prompt tokens found at the first admission; -1: not admitted
+    cancelled: int = 0
+    in_prefill: int = 0  # started or resumed, and no token since
+    sampled_in: int = NOBODY  # number of the iteration of its latest token
+    sampled_at: int = 0  # ticks when that was sent
+    scheduled: int = NOBODY
+    first_sent: int = NOBODY
+    first_place: int = 0  # place among the tokens of its iteration
+    last_sent: int = NOBODY
+    last_place: int = 0
+    fresh: int = 0  # prompt tokens of all whose first token came in the same iteration
+
+
+@dataclass(slots=True, eq=False)
+class EngineRow:
+    """One replica: its limits, and where it stands."""
+
+    # limits
+    seqs: int = 0
+    budget: int = 0
+    block: int = 0
+    watermark: int = 0
+    chunked: int = 0
+    reserve: int = 0
+    caching: int = 0
+    overlap: int = 0
+    ranked: int = 0
+    max_len: int = 0
+    threshold: int = 0
+    interval: int = 1
+    goes_on: int = 0  # rules of the version (sim.engine.versions)
+    remembers_samples: int = 0
+    unnamed: int = 0
+    drops_last_hit: int = 0
+    drafting: int = 0  # tokens
+    lookahead: int = 0
+    drafter_rows: int = 0
+    seed: int = 0
+    heard: int = 1  # it stops where tokens are sent
+    keep: int = 0  # a log
+    # prices
+    jumps: int = 0  # decode iterations lie on chords
+    window: int = 0
+    host_each: int = 0
+    host_sequence: int = 0
+    host_prefill: int = 0
+    launching: int = 0
+    launching_pieces: int = 0
+    launching_decodes: int = 0
+    parts: int = 1
+    saved: int = 0
+    read_blocks: int = 0
+    eager: int = 0
+    graph_reuse: int = 1
+    verify_each_s: float = 0.0
+    verify_s: float = 0.0
+    draft_model: int = 0
+    draft_pieces: int = 0
+    draft_window: int = 0
+    # where its parts of the columns begin
+    first_block: int = 0
+    end_block: int = 0
+    first_slot: int = 0
+    mask: int = 0
+    first_running: int = 0
+    first_held: int = 0
+    most_blocks: int = 0
+    first_share: int = 0
+    first_send: int = 0
+    first_iteration: int = 0
+    first_row: int = 0
+    row_room: int = 0
+    first_entry: int = 0
+    entry_room: int = 0
+    # KV
+    free: int = 0
+    stack: int = NOBODY  # blocks without contents, the next one first
+    fresh: int = 0  # the next that was never used
+    oldest: int = NOBODY
+    newest: int = NOBODY
+    seats: int = 0
+    idle_hits: int = 0
+    shared: int = 0  # holders of blocks, less one for each block that is held
+    common: int = 0  # blocks that have several
+    # requests
+    head: int = NOBODY
+    tail: int = NOBODY
+    queued: int = 0
+    deferred: int = 0  # of these, those that were passed over while their tokens were on the way
+    running: int = 0
+    # prefill interval
+    holds: int = 0
+    executed: int = 0
+    latest_prefill: int = 0
+    backed_up: int = 0
+    # clocks
+    phase: int = IDLE
+    now: int = 0
+    wake: int = NEVER
+    after_arrivals: int = 1
+    decides: int = 0
+    ends: int = 0
+    under_way: int = NOBODY  # iteration (0 or 1) whose tokens are not sent
+    decided: int = NOBODY  # iteration that is decided and not launched
+    number: int = 0  # iterations whose tokens were sent
+    evicted: int = 0  # preempted by decisions that then had nothing to run
+    sent: int = 0
+    needed: int = 0
+    needed_octave: int = 0
+    priced: int = 0
+    octave: int = 0
+    next_arrival: int = 0
+    rows: int = 0
+    entries: int = 0
+    logged: int = 0  # rows of the log so far, those handed over among them
+
+
+@dataclass(slots=True, eq=False)
+class IterationRow:
+    """One iteration as decided."""
+
+    shares: int = 0
+    tokens: int = 0
+    reads_prompt: int = 0
+    admitted: int = 0
+    preempted: int = 0
+    lacks: int = 0
+    uniform: int = 0  # all shares of running requests so far verify drafts
+    shared: int = 0  # blocks, as EngineRow at the decision
+    common: int = 0
+    decided: int = 0
+    waiting: int = 0
+    running: int = 0
+    used: int = 0
+    host: int = 0
+    head_start: int = 0
+    started: int = 0
+    row: int = NOBODY
+
+
+@dataclass(slots=True, eq=False)
+class ShareRow:
+    """A request's part of an iteration."""
+
+    request: int = 0
+    tokens: int = 0
+    samples: int = 0
+    drafts: int = 0
+    blind: int = 0  # its draft rows are padding: none can be accepted
+    admitted: int = 0
+    in_prefill: int = 0
+    took: int = 0  # sampled tokens when it was collected
+
+
+@dataclass(slots=True, eq=False)
+class SendRow:
+    """A first or last token that is sent."""
+
+    request: int = 0
+    place: int = 0
+    last: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class BlockRow:
+    """A KV block."""
+
+    refs: int = 0
+    name: int = 0  # contents: 0 none, above 0 a name of several requests + 1, below 0 its own request's alone
+    listed: int = 0  # in the table
+    copy: int = NOBODY  # next block with the same contents
+    before: int = NOBODY  # in the order of eviction
+    behind: int = NOBODY
+
+
+@dataclass(slots=True, eq=False)
+class LogRow:
+    """One iteration of the log."""
+
+    started: int = 0
+    sent: int = 0
+    decided: int = 0
+    scheduled: int = 0
+    running: int = 0
+    waiting: int = 0
+    tokens: int = 0
+    prefill_tokens: int = 0
+    used: int = 0
+    admitted: int = 0
+    preempted: int = 0
+    sampled: int = 0
+    gaps: int = 0
+    lacks: int = 0
+    extra: int = 0  # ticks of host work that shows, and of drafting
+    decode_kv_s: float = 0.0
+    # the batch shape (sim.cost.batch)
+    decode_seqs: float = 0.0
+    decode_context: float = 0.0
+    decode_window: float = 0.0
+    prefill_seqs: float = 0.0
+    chunk_tokens: float = 0.0
+    prefill_context: float = 0.0
+    prefill_pairs: float = 0.0
+    prefill_window_context: float = 0.0
+    prefill_window_pairs: float = 0.0
+    logits: float = 0.0
+    has_prefill: float = 0.0
+    eager: float = 0.0
+    pieces: float = 0.0
+    padding: float = 0.0
+    others: float = 0.0
+    head_pairs: float = 0.0
+    head_cached: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class EntryRow:
+    """Something of the log that happened to a request in an iteration."""
+
+    kind: int = 0
+    row: int = 0
+    request: int = 0
+    first: int = 0  # of a chunk its tokens and end; of a token after a pause, ticks of the pause's begin and end; of a loss, its ticks
+    second: int = 0
+
+
+CHUNK, LOST_PLACE, CAME_BACK = range(3)  # kinds of entries
+
+
+class Core(NamedTuple):
+    """Replicas' state. Every one has its own part of `engines` to `entries`; requests, names and prices are those of all."""
+
+    engines: Any  # EngineRow [replicas]
+    iterations: Any  # IterationRow [2 * replicas]
+    shares: Any  # ShareRow [2 * replicas * places]
+    sends: Any  # SendRow [replicas * places]
+    blocks: Any  # BlockRow [replicas * blocks]
+    log: Any  # LogRow
+    entries: Any  # EntryRow
+    requests: Any  # RequestRow
+    running: Any  # requests by admission; behind them the free seats
+    held: Any  # blocks of a request, by its seat
+    table: Any  # blocks by contents + 1, 0: none
+    names: Any  # of blocks that several requests begin with, whole numbers from 0 on (see RequestRow)
+    padding: Any  # [decodes] rows that the graph for so many computes beyond them
+    acceptance: Any  # [draft tokens] chance that the draft at a place is accepted, given that all before it are
+    chords: Any  # [2 * (batch * OCTAVES + octave)] ticks at both ends, -1 where not known yet
+    by_rows: Any  # [3 * rows] seconds of small kernels, of linear layers and of all-reduces; -1 where not known yet
+    heads: Any  # [rows of logits] seconds, -1 where not known yet
+    draft_by_rows: Any  # the same of the drafter
+    draft_heads: Any
+
+
+ROWS = {
+    "engines": EngineRow,
+    "iterations": IterationRow,
+    "shares": ShareRow,
+    "sends": SendRow,
+    "blocks": BlockRow,
+    "log": LogRow,
+    "entries": EntryRow,
+    "requests": RequestRow,
+}
+
+
+@cache
+def dtype_of(row: type) -> np.dtype[Any]:
+    """The record of a row."""
+    return np.dtype([(each.name, np.float64 if each.type == "float" else np.int64) for each in fields(row)])
+
+
+@cache
+def _blank(row: type) -> NDArray[Any]:
+    found = np.zeros(1, dtype=dtype_of(row))
+    for each in fields(row):
+        found[each.name] = each.default
+    return found
+
+
+def records(row: type, count: int) -> NDArray[Any]:
+    """So many rows as they begin, as an array. Rows that begin with noughts take no memory until they are touched."""
+    found = np.zeros(count, dtype=dtype_of(row))
+    if _blank(row).tobytes().strip(b"\0"):
+        found[:] = _blank(row)
+    return found
+
+
+class Lazily(dict[int, Any]):
+    """Rows of plain Python by place, made when they are first looked at."""
+
+    def __init__(self, row: type) -> None:
+        super().__init__()
+        self._row = row
+
+    def __missing__(self, place: int) -> Any:
+        self[place] = made = self._row()
+        return made
+
+
+class Noughts(dict[int, int]):
+    """Whole numbers of plain Python by place, 0 until they are set."""
+
+    def __missing__(self, place: int) -> int:
+        return 0
+
+
+def objects(rows: NDArray[Any], row: type) -> list[Any]:
+    """Rows of an array as objects."""
+    return [row(*values) for values in rows.tolist()]
+
+
+def column(rows: Any, name: str, count: int) -> NDArray[Any]:
+    """A field of the first rows."""
+    if isinstance(rows, np.ndarray):
+        found: NDArray[Any] = rows[name][:count]
+        return found
+    return np.array([getattr(rows[i], name) for i in range(count)])
+
+
+def table_of(rows: Any, row: type, count: int) -> NDArray[Any]:
+    """The first rows as an array of records."""
+    if isinstance(rows, np.ndarray):
+        return rows[:count].copy()
+    found = np.zeros(count, dtype=dtype_of(row))
+    for each in fields(row):
+        found[each.name] = [getattr(rows[i], each.name) for i in range(count)]
+    return found

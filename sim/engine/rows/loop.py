@@ -1,0 +1,173 @@
+"""One replica's engine over rows: decide an iteration, price it, let the time pass, send its tokens, decide again.
+
+Host and GPU are two clocks that take turns (sim.engine.overlap): `decides` is when the next decision is made, `ends` when the GPU is
+through. The loop stops where time passes (`wake`, behind what arrives at that instant with `after_arrivals`), so that whoever drives it
+lets requests arrive, and for prices that nobody has asked for yet. Results equal those of sim.engine.loop, to the tick.
+"""
+
+from __future__ import annotations
+
+from sim.engine.rows.layout import (
+    DECIDE,
+    DONE,
+    IDLE,
+    LAST,
+    LAUNCH,
+    NEEDS_ROOM,
+    NEVER,
+    NOBODY,
+    SENDS,
+    STUCK,
+    TOO_LATE,
+    WAITS,
+    Core,
+    EngineRow,
+)
+from sim.engine.rows.log import log_is_full, note_chunk, note_return
+from sim.engine.rows.price import Given, occupied, price
+from sim.engine.rows.vllm import collect, decide, share_at
+from sim.engine.rows.waiting import add
+from sim.ticks import MOST_TICKS
+
+
+def serve(e: Core, given: Given, count: int, first: int) -> int:
+    """Serve requests `first` to `count`, in order of arrival, on the first replica, or stop for what is needed."""
+    s = e.engines[0]
+    while True:
+        while s.next_arrival < count and e.requests[s.next_arrival].arrives < s.wake + s.after_arrivals:
+            r = s.next_arrival
+            s.next_arrival += 1
+            arrive(e, s, r, e.requests[r].arrives)
+        if s.wake >= MOST_TICKS:
+            return DONE if s.wake == NEVER else TOO_LATE
+        reason = advance(e, s, given)
+        if reason:
+            return reason
+
+
+def arrive(e: Core, s: EngineRow, r: int, now: int) -> None:
+    """Queue a request that arrives now, no later than the engine goes on."""
+    add(e, s, r)
+    if s.phase == IDLE:
+        s.wake, s.after_arrivals = now, 1
+
+
+def advance(e: Core, s: EngineRow, given: Given) -> int:
+    """Go on at `wake`, where the engine stopped; stop where it goes on next. Returns what is needed, or 0. The first `sent` of the tokens
+    listed in its sends are those sent now.
+    """
+    s.now = max(s.wake, s.now)
+    if s.phase == LAST:
+        send(e, s, s.under_way)
+        s.under_way = NOBODY
+        return pause(s, DECIDE, s.now, 1)
+    if s.phase == SENDS:
+        send(e, s, s.under_way)
+        s.phase = LAUNCH
+    elif s.phase != LAUNCH:
+        if s.keep and log_is_full(s):
+            return NEEDS_ROOM
+        if s.under_way == NOBODY:
+            s.ends = max(s.now, s.ends)
+            s.decides = s.ends
+        reason = choose(e, s)
+        if reason or s.phase != LAUNCH:
+            return reason
+    return launch(e, s, given)
+
+
+def choose(e: Core, s: EngineRow) -> int:
+    """Decide what runs next, if anything does. Where nothing is under way, a decision that only made room is made again."""
+    i = 1 if s.under_way == 0 else 0
+    it = e.iterations[s.first_iteration + i]
+    decide(e, s, i)
+    if not it.shares and it.preempted and s.under_way == NOBODY:
+        s.evicted += it.preempted
+        decide(e, s, i)
+    if not it.shares:
+        s.evicted += it.preempted
+        if s.under_way != NOBODY:
+            return pause(s, LAST, s.ends, 0)
+        if s.queued + s.running:
+            return STUCK
+        s.evicted = 0
+        return pause(s, IDLE, NEVER, 1)
+    it.preempted += s.evicted
+    s.evicted = 0
+    it.decided, it.waiting, it.running, it.used = s.now, s.queued, s.running, s.end_block - s.first_block - s.free
+    it.host = occupied(s, it) if s.overlap else 0
+    it.head_start = max(s.ends - s.decides, 0)
+    s.decided = i
+    if s.under_way != NOBODY:
+        return pause(s, SENDS, max(s.decides + it.host, s.ends), 0)
+    s.phase = LAUNCH
+    return 0
+
+
+def launch(e: Core, s: EngineRow, given: Given) -> int:
+    """Let the iteration that is decided run."""
+    i = s.decided
+    it = e.iterations[s.first_iteration + i]
+    reason = price(e, s, i, given)
+    if reason:
+        return reason
+    it.started = s.now
+    decides, ends = s.decides, s.ends
+    s.ends = max(ends, decides) + s.priced
+    s.decides = max(ends, decides + it.host)
+    s.under_way, s.decided = i, NOBODY
+    if s.overlap:
+        return pause(s, DECIDE, s.decides, 1)
+    return pause(s, LAST, s.ends, 0)
+
+
+def pause(s: EngineRow, phase: int, wake: int, after_arrivals: int) -> int:
+    """Stop, to go on with a phase."""
+    s.phase, s.wake, s.after_arrivals = phase, wake, after_arrivals
+    return WAITS
+
+
+def send(e: Core, s: EngineRow, i: int) -> None:
+    """The tokens of iteration `i` are sent now."""
+    collect(e, s, i)
+    it, begin, now = e.iterations[s.first_iteration + i], share_at(s, i), s.now
+    place = fresh = sampled = gaps = 0
+    s.sent = 0
+    for seat in range(begin, begin + it.shares):
+        share = e.shares[seat]
+        row = e.requests[share.request]
+        if s.keep and share.in_prefill:
+            note_chunk(e, s, it, share.request, share.tokens, row.computed - row.under_way)
+        if not share.took:
+            continue
+        sampled += share.took
+        if row.generated == share.took:
+            fresh += row.prompt
+            row.first_sent, row.first_place = now, place
+            note_sent(e, s, share.request, place, 0)
+        elif row.sampled_in == s.number:
+            gaps += 1
+        elif s.keep and row.sampled_in >= 0:
+            note_return(e, s, it, share.request, row.sampled_at, now)
+        row.sampled_in, row.sampled_at = s.number + 1, now
+        if row.generated >= row.output:
+            row.last_sent, row.last_place = now, place
+            note_sent(e, s, share.request, place, 1)
+        place += 1
+    if fresh:
+        for seat in range(s.first_send, s.first_send + s.sent):
+            if not e.sends[seat].last:
+                e.requests[e.sends[seat].request].fresh = fresh
+    s.number += 1
+    if not s.heard:
+        s.sent = 0
+    if s.keep:
+        log = e.log[it.row]
+        log.started, log.sent, log.sampled, log.gaps = it.started, now, sampled, gaps
+
+
+def note_sent(e: Core, s: EngineRow, r: int, place: int, last: int) -> None:
+    """A request's first or last token is sent now."""
+    each = e.sends[s.first_send + s.sent]
+    each.request, each.place, each.last = r, place, last
+    s.sent += 1

@@ -1,0 +1,183 @@
+"""The engine in rows, made of a configuration and its prices: what the loop needs before the first arrival, and prices as it asks for them."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any, NamedTuple, get_type_hints
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.cost.graphs import GRAPH_TOKENS, captured_padding
+from sim.cost.work import Coefficients
+from sim.engine.config import EngineConfig
+from sim.engine.rows import layout as at
+from sim.engine.rows.layout import Core, Lazily, Noughts
+from sim.engine.rows.price import Given
+from sim.engine.speculative import Speculation
+from sim.engine.step_clock import StepTime
+from sim.engine.versions import rules_of
+from sim.errors import SimctlError
+
+Ints = NDArray[np.int64]
+ROW_MOST = 4096  # iterations in memory before they are handed over
+_COEFFICIENTS = [name for name, kind in get_type_hints(Coefficients).items() if kind in (float, int)]
+
+
+class PlainPolicy(NamedTuple):
+    """Dense attention in HBM."""
+
+    placement: str = "hbm"
+    overlap: float = 0.0
+
+
+def uncovered(config: EngineConfig, steps: StepTime) -> str:
+    """Why the engine in rows cannot stand for this one; nothing where it can."""
+    reasons = (
+        (config.scheduler != "vllm", f"engine {config.scheduler}"),
+        (config.options.get("host_blocks") or config.options.get("disk_blocks"), "KV tiers"),
+        (not steps.in_stages, "attention that hangs on each context"),
+        (steps.parts > 1, "iterations in parts"),
+        (steps.streams or steps.micro_batch, "micro-batches"),
+    )
+    return next((why for holds, why in reasons if holds), "")
+
+
+def engine_row(config: EngineConfig, steps: StepTime, most_tokens: int, keep: bool, heard: bool) -> Any:
+    """One replica before the first arrival."""
+    speculation, rules = Speculation.of(config), rules_of(config.engine_version)
+    s = at.EngineRow()
+    s.seqs, s.budget, s.block = config.max_num_seqs, config.max_num_batched_tokens, config.block_size
+    s.watermark = int(config.watermark * config.num_gpu_blocks)
+    s.chunked, s.reserve, s.caching = int(config.enable_chunked_prefill), int(config.reserve_full_prompt), int(config.enable_prefix_caching)
+    s.overlap, s.ranked, s.max_len = int(config.overlaps), int(config.policy == "priority"), config.max_model_len
+    s.threshold, s.interval = config.long_prefill_token_threshold, config.prefill_schedule_interval
+    s.latest_prefill = -s.interval
+    s.goes_on, s.remembers_samples = int(rules.goes_on), int(rules.remembers_samples)
+    s.unnamed, s.drops_last_hit = speculation.unnamed_tokens, int(speculation.drops_last_hit)
+    s.drafting, s.lookahead, s.drafter_rows = speculation.draft_tokens, speculation.lookahead_tokens, speculation.drafter_rows
+    s.seed, s.heard, s.keep = speculation.seed & 0xFFFFFFFF, int(heard), int(keep)
+    s.jumps, s.window, s.parts = int(steps.jumps), steps.model.window or 0, steps.parts
+    s.host_each, s.host_sequence, s.host_prefill, s.launching, s.launching_pieces, s.launching_decodes = steps.host_ticks
+    s.saved, s.read_blocks = steps.reread
+    s.eager, s.graph_reuse = int(steps.eager), int(steps.graph_reuse)
+    s.verify_s, s.verify_each_s = steps.verify_s, steps.verify_seq_s
+    if steps.draft is not None:
+        s.draft_model, s.draft_pieces, s.draft_window = 1, int(steps.draft_pieces), steps.draft.model.window or 0
+    s.free, s.seats = config.num_gpu_blocks - 1, config.max_num_seqs
+    s.most_blocks = -(-min(most_tokens + 2 * s.drafting + 2, config.max_model_len) // s.block) + 1
+    s.row_room, s.entry_room = (ROW_MOST, ROW_MOST + 16 * s.seqs) if keep else (0, 0)
+    return s
+
+
+def make_core(
+    config: EngineConfig,
+    steps: StepTime,
+    requests: NDArray[Any],
+    names: Ints,
+    *,
+    replicas: int = 1,
+    most_tokens: int | None = None,
+    keep: bool = False,
+    heard: bool = True,
+    arrays: bool = False,
+) -> Core:
+    """Replicas before the first arrival of `requests` (records of layout.RequestRow). `most_tokens` is the most of a request; `keep` keeps a
+    log; `arrays` makes numpy arrays for the compiled loop.
+    """
+    if most_tokens is None:
+        most_tokens = int((requests["prompt"] + requests["output"]).max(initial=1))
+    seqs, blocks = config.max_num_seqs, config.num_gpu_blocks - 1
+    one = engine_row(config, steps, most_tokens, keep, heard)
+    slots = 1 << (2 * blocks).bit_length() if config.enable_prefix_caching else 1
+    one.mask = slots - 1
+    engines = []
+    for i in range(replicas):
+        values = {name: getattr(one, name) for name in one.__slots__}
+        values |= {
+            "first_block": i * blocks, "end_block": (i + 1) * blocks, "fresh": i * blocks, "first_slot": i * slots,
+            "first_running": 2 * i * seqs, "first_held": i * seqs * one.most_blocks, "first_share": 2 * i * (seqs + 1),
+            "first_send": 2 * i * seqs, "first_iteration": 2 * i, "first_row": i * one.row_room, "first_entry": i * one.entry_room,
+        }  # fmt: skip
+        engines.append(at.EngineRow(**values))
+    counts = {
+        "iterations": 2 * replicas, "shares": 2 * replicas * (seqs + 1), "sends": 2 * replicas * seqs, "blocks": replicas * blocks,
+        "log": replicas * one.row_room, "entries": replicas * one.entry_room,
+    }  # fmt: skip
+    speculation = Speculation.of(config)
+    acceptance = np.array([speculation.position_probability(place) for place in range(one.drafting)])
+    padding = np.array([steps.decode_padding(batch) for batch in range(seqs + 1)])
+    running = np.zeros((replicas, 2, seqs), dtype=np.int64)
+    running[:, 1] = np.arange(seqs)
+    rows = max(config.max_num_batched_tokens + seqs * (1 + one.drafting), GRAPH_TOKENS) + 1
+    logits = seqs * (1 + one.drafting) + 1
+    prices = {
+        "chords": np.full(2 * (seqs + 1) * at.OCTAVES, -1, dtype=np.int64), "by_rows": np.full(3 * rows, -1.0), "heads": np.full(logits, -1.0),
+        "draft_by_rows": np.full(3 * rows if one.draft_model else 0, -1.0), "draft_heads": np.full(logits if one.draft_model else 0, -1.0),
+        "acceptance": acceptance, "padding": padding,
+    }  # fmt: skip
+    held, table = replicas * seqs * one.most_blocks, replicas * slots
+    if arrays:
+        made: dict[str, Any] = {name: at.records(at.ROWS[name], count) for name, count in counts.items()}
+        made["engines"] = np.array([tuple(getattr(each, name) for name in each.__slots__) for each in engines], dtype=at.dtype_of(at.EngineRow))
+        made |= {"requests": requests, "held": np.zeros(held, dtype=np.int64), "table": np.zeros(table, dtype=np.int64)}
+        return Core(**made, **prices, names=names, running=running.ravel())
+    lazily: dict[str, Any] = {name: Lazily(at.ROWS[name]) for name in counts}
+    lazily |= {"engines": engines, "requests": at.objects(requests, at.RequestRow), "held": Noughts(), "table": Noughts()}
+    listed = {name: column.tolist() for name, column in prices.items()}
+    return Core(**lazily, **listed, names=names.tolist(), running=running.ravel().tolist())
+
+
+def requests_of(arrives: Ints, prompt: Ints, output: Ints) -> NDArray[Any]:
+    """Requests before they come, as records of layout.RequestRow."""
+    found = at.records(at.RequestRow, len(arrives))
+    found["arrives"], found["prompt"], found["output"] = arrives, prompt, output
+    return found
+
+
+def luck_of(request_ids: Any) -> list[int]:
+    """32 bits that draws of each request hang on."""
+    return [zlib.crc32(each.encode()) for each in request_ids]
+
+
+def supply(e: Core, s: Any, steps: StepTime, reason: int) -> None:
+    """Fill in the price that the loop stopped for. Raises SimctlError where requests wait, and none can run."""
+    needed = int(s.needed)
+    if reason == at.NEEDS_CHORD:
+        octave = int(s.needed_octave)
+        place = 2 * (needed * at.OCTAVES + octave)
+        e.chords[place], e.chords[place + 1] = steps.chord(needed, octave)
+    elif reason == at.NEEDS_ROWS:
+        e.by_rows[3 * needed], e.by_rows[3 * needed + 1], e.by_rows[3 * needed + 2] = steps.rows(float(needed))
+    elif reason == at.NEEDS_HEAD:
+        e.heads[needed] = steps.head(float(needed))
+    elif reason == at.STUCK:
+        raise SimctlError(f"the scheduler is stuck: {s.queued + s.running} requests and none can run")
+    else:
+        assert steps.draft is not None
+        if reason == at.NEEDS_DRAFT_ROWS:
+            found = steps.draft.rows(float(needed))
+            e.draft_by_rows[3 * needed], e.draft_by_rows[3 * needed + 1], e.draft_by_rows[3 * needed + 2] = found
+        else:
+            e.draft_heads[needed] = steps.draft.head(float(needed))
+
+
+def given_of(steps: StepTime, arrays: bool = False) -> Given:
+    """Inputs of the formula; with `arrays` as records, whose type compiled code knows at a glance."""
+    own, draft = steps.given, (steps.draft or steps).given
+    if not arrays:
+        return Given(own[0], own[1], steps.policy, draft[0], draft[1])
+    made = [_record(names, each) for each, names in zip((*own, *draft), (_COEFFICIENTS, own[1].names()) * 2, strict=True)]
+    return Given(made[0], made[1], PlainPolicy(), made[2], made[3])
+
+
+def _record(names: Any, values: Any) -> Any:
+    """Numbers by name as a numpy record."""
+    columns = list(names)
+    numbers = tuple(float(getattr(values, name)) for name in columns)
+    return np.array(numbers, dtype=[(name, np.float64) for name in columns]).view(np.recarray)[()]
+
+
+def padding_table() -> NDArray[np.float64]:
+    """Rows that the graph for so many tokens computes beyond them."""
+    return np.array([captured_padding(float(tokens)) for tokens in range(GRAPH_TOKENS + 1)])

@@ -1,0 +1,287 @@
+"""Ticks of an iteration of the engine in rows: its shares added up to a batch shape, and the one formula (sim.cost.step_time).
+
+A pure decode iteration of dense attention in HBM is read off the chords of sim.engine.step_clock; everything else is priced exactly. What
+hangs on an iteration's rows or logits alone is looked up, and asked for where it is not known yet.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from sim.cost.batch import ABSORBED_TOKENS, BatchShape, chunk_pairs, chunk_window_pairs, from_sums
+from sim.cost.graphs import GRAPH_TOKENS
+from sim.cost.step_time import attention_s
+from sim.cost.work import attention_work
+from sim.engine.rows.layout import (
+    NEEDS_CHORD,
+    NEEDS_DRAFT_HEAD,
+    NEEDS_DRAFT_ROWS,
+    NEEDS_HEAD,
+    NEEDS_ROWS,
+    OCTAVES,
+    Core,
+    EngineRow,
+    IterationRow,
+)
+from sim.engine.rows.log import note_shape
+from sim.engine.step_clock import charged, late_share, on_chord, staged_s
+from sim.ticks import to_ticks
+
+
+class Given(NamedTuple):
+    """Inputs of the formula: coefficients, rates and attention policy of the model, and the first two of its drafter."""
+
+    coefficients: Any
+    rates: Any
+    policy: Any
+    draft_coefficients: Any
+    draft_rates: Any
+
+
+class RowSeconds(NamedTuple):
+    """Seconds by an iteration's rows, as sim.engine.step_clock has them."""
+
+    kernels: float
+    linear: float
+    comm: float
+
+
+class Batch(NamedTuple):
+    """Sums over an iteration's shares: decodes and, as floats, chunks (sim.cost.batch.chunk_sums) and those among them that verify drafts."""
+
+    decodes: int
+    context: int
+    near: int
+    chunks: float
+    tokens: float
+    read: float
+    pairs: float
+    near_read: float
+    near_pairs: float
+    logits: float
+    head_pairs: float
+    head_cached: float
+    verifying: int
+    verified: float  # their tokens
+    verified_read: float
+    verified_pairs: float
+    verified_near_read: float
+    verified_near_pairs: float
+    longest: int  # of them
+    behind: int  # tokens cached before them
+    draft_near: int  # of all contexts, inside the drafter's window
+
+
+def batch_of(e: Core, s: EngineRow, it: IterationRow, i: int) -> Batch:
+    """The sums of an iteration that is about to run."""
+    decodes = context = near = verifying = longest = behind = draft_near = 0
+    chunks = tokens = read = pairs = near_read = near_pairs = logits = head_pairs = head_cached = 0.0
+    verified = verified_read = verified_pairs = verified_near_read = verified_near_pairs = 0.0
+    window = s.window
+    begin = s.first_share + i * (s.seqs + 1)
+    for place in range(begin, begin + it.shares):
+        share = e.shares[place]
+        row = e.requests[share.request]
+        n, end = share.tokens, row.computed
+        start = end - n
+        beyond = end - row.prompt - row.generated
+        if n == 1 and beyond <= 0 and start >= row.prompt:
+            decodes += 1
+            context += start
+            if window:
+                near += min(start, window)
+            if s.draft_window:
+                draft_near += min(start, s.draft_window)
+            continue
+        chunks += 1.0
+        tokens += n
+        read += end
+        causal = chunk_pairs(n, end)
+        pairs += causal
+        if n > ABSORBED_TOKENS:
+            head_pairs += causal
+            head_cached += start
+        if window:
+            near_read += min(end, window + n)
+            near_pairs += chunk_window_pairs(n, end, window)
+        if beyond > 0:
+            logits += beyond + 1
+            verifying += 1
+            longest = max(longest, n)
+            behind += start
+            verified += n
+            verified_read += end
+            verified_pairs += causal
+            if window:
+                verified_near_read += min(end, window + n)
+                verified_near_pairs += chunk_window_pairs(n, end, window)
+            if s.draft_window:
+                draft_near += min(start, s.draft_window)
+        elif beyond == 0:
+            logits += 1.0
+    return Batch(
+        decodes, context, near, chunks, tokens, read, pairs, near_read, near_pairs, logits, head_pairs, head_cached,
+        verifying, verified, verified_read, verified_pairs, verified_near_read, verified_near_pairs, longest, behind, draft_near,
+    )  # fmt: skip
+
+
+def octave_of(mean: int, near: int) -> int:
+    """The largest k with 2**k at most `mean`, sought from `near`."""
+    while mean >> near == 0:
+        near -= 1
+    while mean >> near > 1:
+        near += 1
+    return near
+
+
+def preparing(s: EngineRow, sequences: int, prefill: int) -> int:
+    """Ticks of host work before an iteration can be launched, as StepTime.preparing."""
+    if s.parts > 1:
+        sequences = -(-sequences // s.parts)
+    return s.host_each + sequences * s.host_sequence + prefill * s.host_prefill
+
+
+def occupied(s: EngineRow, it: IterationRow) -> int:
+    """Ticks for which an iteration keeps the host: preparing it, and launching what no graph does."""
+    reading = s.launching_pieces if it.tokens <= s.parts * GRAPH_TOKENS else s.launching
+    return preparing(s, it.shares, it.reads_prompt) + (reading if it.reads_prompt else s.launching_decodes)
+
+
+def price(e: Core, s: EngineRow, i: int, given: Given) -> int:
+    """Price iteration `i`: `s.priced` holds its ticks. Returns what is needed, or 0."""
+    it = e.iterations[s.first_iteration + i]
+    b = batch_of(e, s, it, i)
+    chunks = int(b.chunks)
+    all_verify = b.verifying > 0 and b.verifying == chunks and all_logits(b)
+    ready = preparing(s, it.shares, int(chunks > 0))
+    exposed, left = max(ready - it.head_start, 0), max(it.head_start - ready, 0)
+    context = b.context
+    if it.shared:
+        shared, common = it.shared * s.block, it.common * s.block
+        context = charged(context, b.decodes, b.decodes + chunks, shared, common, s.saved, s.read_blocks)
+    if s.jumps and not chunks:
+        mean = octave_of(context // b.decodes, s.octave)
+        s.octave = mean
+        place = 2 * (b.decodes * OCTAVES + mean)
+        if e.chords[place] < 0:
+            s.needed, s.needed_octave = b.decodes, mean
+            return NEEDS_CHORD
+        own = on_chord(e.chords[place], e.chords[place + 1], b.decodes, mean, context).first
+        s.priced = exposed + own
+        if s.keep:
+            note_shape(e, s, it, shape_of(e, s, b, context, False), exposed, 0)
+        return 0
+    shape = shape_of(e, s, b, context, all_verify)
+    launching = s.launching if shape.eager else s.launching_pieces if shape.pieces else 0
+    if left and launching:
+        late = late_share(left, launching)
+        shape = with_launches(shape, shape.eager * late, shape.pieces * late)
+    rows, logits = int(shape.decode_seqs + shape.prefill_tokens + shape.padding), int(shape.sampled)
+    if e.by_rows[3 * rows] < 0.0:
+        s.needed = rows
+        return NEEDS_ROWS
+    if e.heads[logits] < 0.0:
+        s.needed = logits
+        return NEEDS_HEAD
+    by_rows = RowSeconds(e.by_rows[3 * rows], e.by_rows[3 * rows + 1], e.by_rows[3 * rows + 2])
+    own = to_ticks(staged_s(given.coefficients, shape, given.rates, given.policy, by_rows, e.heads[logits]))
+    drafting = 0
+    if b.verifying:
+        drafting = to_ticks(s.verify_s + b.verifying * s.verify_each_s)
+        if s.draft_model:
+            proposing = draft_shape(s, b)
+            rows, logits = int(proposing.decode_seqs + proposing.padding), int(proposing.sampled)
+            if e.draft_by_rows[3 * rows] < 0.0:
+                s.needed = rows
+                return NEEDS_DRAFT_ROWS
+            if e.draft_heads[logits] < 0.0:
+                s.needed = logits
+                return NEEDS_DRAFT_HEAD
+            by_rows = RowSeconds(e.draft_by_rows[3 * rows], e.draft_by_rows[3 * rows + 1], e.draft_by_rows[3 * rows + 2])
+            head = e.draft_heads[logits]
+            step = to_ticks(staged_s(given.draft_coefficients, proposing, given.draft_rates, given.policy, by_rows, head))
+            drafting += (b.longest - 1) * step
+    s.priced = exposed + own + drafting
+    if s.keep:
+        note_shape(e, s, it, shape, exposed + drafting, int(b.tokens - b.verified))
+        if b.tokens > b.verified:
+            e.log[it.row].decode_kv_s = decodes_kv_s(b, shape, given)
+    return 0
+
+
+def all_logits(b: Batch) -> bool:
+    """Whether chunks that verify sample all of their rows: none goes on with a prompt beside its drafts."""
+    return b.logits == b.tokens
+
+
+def shape_of(e: Core, s: EngineRow, b: Batch, context: int, all_verify: bool) -> BatchShape:
+    """The batch as the graph captured for it computes it."""
+    sums = (b.chunks, b.tokens, b.read, b.pairs, b.near_read, b.near_pairs, b.logits, b.head_pairs, b.head_cached)
+    shape = from_sums(float(b.decodes), float(context), float(b.near), float(context), sums)
+    has_prefill, eager, pieces, padding = shape.has_prefill, shape.eager, shape.pieces, shape.padding
+    if all_verify:
+        has_prefill = pieces = 0.0
+    if s.eager:
+        padding, pieces, eager = 0.0, 0.0, 1.0
+    elif b.chunks == 0.0:
+        padding = e.padding[b.decodes]
+    if b.verifying and not s.graph_reuse:
+        padding, eager = 0.0, 1.0
+    return with_graphs(shape, has_prefill, eager, pieces, padding)
+
+
+def draft_shape(s: EngineRow, b: Batch) -> BatchShape:
+    """One step of the drafter, which reads what all requests of the iteration have cached."""
+    count, context = float(b.decodes + b.verifying), float(b.context + b.behind)
+    none = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    shape = from_sums(count, context, float(b.draft_near), context, none)
+    return with_graphs(shape, shape.has_prefill, shape.eager, float(s.draft_pieces), shape.padding)
+
+
+def with_launches(shape: BatchShape, eager: float, pieces: float) -> BatchShape:
+    """The shape with other shares of its launches."""
+    return with_graphs(shape, shape.has_prefill, eager, pieces, shape.padding)
+
+
+def with_graphs(shape: BatchShape, has_prefill: float, eager: float, pieces: float, padding: float) -> BatchShape:
+    """The shape computed by another graph, or none."""
+    return BatchShape(
+        shape.decode_seqs,
+        shape.decode_context,
+        shape.decode_window,
+        shape.decode_kept,
+        shape.prefill_seqs,
+        shape.prefill_tokens,
+        shape.prefill_context,
+        shape.prefill_pairs,
+        shape.prefill_window_context,
+        shape.prefill_window_pairs,
+        shape.sampled,
+        has_prefill,
+        eager,
+        pieces,
+        padding,
+        shape.others,
+        shape.head_pairs,
+        shape.head_cached,
+    )
+
+
+def decodes_kv_s(b: Batch, shape: BatchShape, given: Given) -> float:
+    """Seconds of attention for decodes beside prefill, those that verify drafts included."""
+    if not b.decodes and not b.verifying:
+        return 0.0
+    if b.verifying:
+        verified = (
+            float(b.verifying), b.verified, b.verified_read, b.verified_pairs, b.verified_near_read, b.verified_near_pairs, b.verified,
+            0.0, 0.0,
+        )  # fmt: skip
+        alone = from_sums(float(b.decodes), float(b.context), float(b.near), float(b.context), verified)
+        return attention_s(attention_work(given.coefficients, with_graphs(alone, 0.0, 0.0, 0.0, 0.0), given.policy), given.rates)
+    work = attention_work(given.coefficients, shape, given.policy)
+    return attention_s(without_chunks(work), given.rates)
+
+
+def without_chunks(work: Any) -> Any:
+    """Attention of decodes alone."""
+    return type(work)(work.kv_bytes, work.attention_flops, 0.0, 0.0, work.link_bytes, work.link_hidden_bytes)

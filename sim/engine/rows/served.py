@@ -1,0 +1,162 @@
+"""Results of the engine in rows: the log as it fills, and its columns as sim.results.record names them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.cost.batch import BatchShape
+from sim.cost.step_time import NAMES, step_terms
+from sim.engine.rows import layout as at
+from sim.engine.rows.layout import Core, table_of
+from sim.engine.step_clock import StepTime
+from sim.ticks import TICK_S
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+KV = NAMES._fields.index("kv")
+TOGETHER = 2**16  # iterations looked at together
+
+
+class Log:
+    """Rows moved out of the log of a replica."""
+
+    def __init__(self) -> None:
+        self._rows: list[Any] = []
+        self._entries: list[Any] = []
+
+    def drain(self, e: Core, s: Any) -> None:
+        """Move all rows but that of the iteration under way, which may still change."""
+        kept = int(s.under_way >= 0)
+        count = int(s.rows) - kept
+        first, entry = int(s.first_row), int(s.first_entry)
+        self._rows.append(_part(e.log, at.LogRow, first, count))
+        self._entries.append(_part(e.entries, at.EntryRow, entry, int(s.entries)))
+        if kept:
+            e.log[first] = e.log[first + count]
+            e.iterations[s.first_iteration + s.under_way].row = first
+            if not isinstance(e.log, np.ndarray):
+                e.log.pop(first + count, None)
+        s.rows, s.entries, s.logged = kept, 0, s.logged + count
+
+    def served(self, calls: Ints) -> Served:
+        """All of it."""
+        return Served(np.concatenate(self._rows), np.concatenate(self._entries), calls)
+
+
+def _part(rows: Any, row: type, first: int, count: int) -> NDArray[Any]:
+    if isinstance(rows, np.ndarray):
+        return rows[first : first + count].copy()
+    return table_of([rows.pop(place) for place in range(first, first + count)], row, count)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Log of a replica: `rows` (layout.LogRow) and `entries` (layout.EntryRow), whose requests are places; `calls` are what these are called
+    elsewhere.
+    """
+
+    rows: NDArray[Any]
+    entries: NDArray[Any]
+    calls: Ints
+
+
+class Expanded:
+    """Iterations of one replica, in order; arrays of shape [iterations] unless said otherwise."""
+
+    def __init__(self, served: Served, steps: StepTime) -> None:
+        self.rows, self.entries, self._steps = served.rows, served.entries, steps
+        self.count = len(self.rows)
+
+    @property
+    def ends(self) -> Ints:
+        """Sending times of each iteration's tokens."""
+        found: Ints = self.rows["sent"]
+        return found
+
+    def column(self, name: str) -> Floats:
+        """A column of the log, as sim.results.record names it."""
+        rows = self.rows
+        made: dict[str, Callable[[], Any]] = {
+            "start_s": lambda: rows["started"] * TICK_S,
+            "duration_s": lambda: rows["sent"] * TICK_S - rows["started"] * TICK_S,
+            "decided_s": lambda: rows["decided"] * TICK_S,
+            "kv_blocks_used": lambda: rows["used"],
+            "itl_gaps": lambda: rows["gaps"],
+            "short_of": lambda: rows["lacks"],
+            "decode_kv_s": lambda: np.where(rows["decode_kv_s"] < 0.0, self._terms[:, KV], rows["decode_kv_s"]),
+        }
+        return np.asarray(made[name]() if name in made else rows[name], dtype=np.float64)
+
+    def shape(self, which: Any) -> BatchShape:
+        """The batches of some iterations."""
+        r = self.rows[which]
+        context = r["decode_context"]
+        none = np.zeros(len(context))
+        return BatchShape(
+            r["decode_seqs"], context, r["decode_window"], context, r["prefill_seqs"], r["chunk_tokens"], r["prefill_context"],
+            r["prefill_pairs"], r["prefill_window_context"], r["prefill_window_pairs"], r["logits"], r["has_prefill"], r["eager"],
+            r["pieces"], r["padding"], none + r["others"], r["head_pairs"], r["head_cached"],
+        )  # fmt: skip
+
+    def terms(self, which: Any) -> Floats:
+        """Seconds by term of some iterations, shape [them, terms]."""
+        shape = self.shape(which)
+        found = step_terms(self._steps.work(shape), self._steps.given[1], np)
+        table = np.stack([np.broadcast_to(np.asarray(term, dtype=np.float64), shape.decode_seqs.shape) for term in found], axis=1)
+        table[:, 0] += self.rows["extra"][which] * TICK_S
+        return table
+
+    @cached_property
+    def _terms(self) -> Floats:
+        return self.terms(np.arange(self.count))
+
+    def term_totals(self) -> Floats:
+        """Seconds by term of all iterations, shape [terms]."""
+        parts = (np.arange(begin, min(begin + TOGETHER, self.count)) for begin in range(0, self.count, TOGETHER))
+        found: Floats = np.sum([np.zeros(len(NAMES)), *(self.terms(part).sum(axis=0) for part in parts)], axis=0)
+        return found
+
+    def chunks(self) -> Ints:
+        """(iteration, request, tokens, end) of every share of prefill, shape [shares, 4]."""
+        found = self.entries[self.entries["kind"] == at.CHUNK]
+        return np.stack([found[name] for name in ("row", "request", "first", "second")], axis=1)
+
+    def losses(self, last_sent: Ints) -> tuple[Ints, Ints]:
+        """(ticks, request) of those that lost their place, but had more than their last token to come."""
+        found = self.entries[self.entries["kind"] == at.LOST_PLACE]
+        found = found[found["row"] < self.count]
+        started = self.rows["started"][found["row"]]
+        kept = last_sent[found["request"]] > started
+        return started[kept], found["request"][kept]
+
+    def pauses(self) -> tuple[Ints, Ints, Ints]:
+        """(ticks of the last token before, ticks of the next one, request) where a token did not come in the next iteration."""
+        found = self.entries[self.entries["kind"] == at.CAME_BACK]
+        return found["first"], found["second"], found["request"]
+
+
+class LazyColumns(Mapping[str, Floats]):
+    """Columns by name, made when they are asked for and kept."""
+
+    def __init__(self, names: Sequence[str], make: Callable[[str], Floats]) -> None:
+        self._names, self._make = names, make
+        self._made: dict[str, Floats] = {}
+
+    def __getitem__(self, name: str) -> Floats:
+        if name not in self._names:
+            raise KeyError(name)
+        if name not in self._made:
+            self._made[name] = self._make(name)
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
