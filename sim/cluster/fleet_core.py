@@ -10,21 +10,23 @@ from __future__ import annotations
 import math
 
 import sim.cluster.fleet_state as on
-import sim.engine.core_state as at
 from sim.cluster.fleet_events import note_wake, pop, push
 from sim.cluster.fleet_moves import bring, look, set_out
 from sim.cluster.fleet_routes import count_due, first_token, pick, uncount
-from sim.cluster.fleet_state import FleetCore, core_of
-from sim.engine.core import advance
-from sim.engine.core_iterations import Given
-from sim.engine.core_state import Core
-from sim.engine.core_time import arrive
+from sim.cluster.fleet_state import FleetCore
+from sim.engine.rows.kv import cached_prefix
+from sim.engine.rows.layout import DONE, NEVER, TOO_LATE, EngineRow
+from sim.engine.rows.loop import advance, arrive
+from sim.engine.rows.price import Given
+from sim.engine.rows.vllm import cancel
 from sim.ticks import MOST_TICKS, TICK_S, to_ticks
 
 
 def serve_fleet(f: FleetCore, given: Given) -> int:
     """Serve all calls, or stop for what the engine of the replica AT needs."""
     c, loads = f.c, f.loads
+    if c[on.ALONE]:
+        return act(f, given)
     if not c[on.NEXT]:
         send_due(f)
     while True:
@@ -38,10 +40,10 @@ def serve_fleet(f: FleetCore, given: Given) -> int:
                 if loads[i + on.LEAVES] < loads[server + on.LEAVES]:
                     server = i
             wakes, leaves = loads[replica + on.WAKES], loads[server + on.LEAVES]
-            happens = f.events[on.TICK] if c[on.EVENTS] else at.NEVER
+            happens = f.events[on.TICK] if c[on.EVENTS] else NEVER
             first = min(wakes, leaves, happens)
             if first >= MOST_TICKS:
-                return at.DONE if first == at.NEVER else at.TOO_LATE
+                return DONE if first == NEVER else TOO_LATE
             c[on.NOW] = max(first, c[on.NOW])
             if leaves == first:
                 leave_server(f, server // on.LOAD)
@@ -50,15 +52,32 @@ def serve_fleet(f: FleetCore, given: Given) -> int:
                 happen(f)
                 continue
             c[on.AT] = replica // on.LOAD
-        e = core_of(f, c[on.AT])
-        reason = advance(e, given)
-        if reason or c[on.ALONE]:
+        s = f.core.engines[c[on.AT]]
+        reason = advance(f.core, s, given)
+        if reason:
             return reason
         replica = c[on.AT]
         c[on.AT] = -1
-        note_wake(f, replica, e)
-        if e.s[at.SENT]:
-            tell(f, replica, e)
+        note_wake(f, replica, s)
+        if s.sent:
+            tell(f, replica, s)
+
+
+def act(f: FleetCore, given: Given) -> int:
+    """Let the only engine go on, or do something to a request of it. Returns what is needed, or 0."""
+    c, s, reason = f.c, f.core.engines[0], 0
+    if c[on.ACTION] == on.ARRIVE:
+        arrive(f.core, s, c[on.ACTED], c[on.NOW])
+    elif c[on.ACTION] == on.CANCEL:
+        cancel(f.core, s, c[on.ACTED])
+    elif c[on.ACTION] == on.CACHED:
+        c[on.ACTED] = cached_prefix(f.core, s, c[on.ACTED])
+    else:
+        s.now = max(c[on.NOW], s.now)
+        reason = advance(f.core, s, given)
+        c[on.TOLD] = s.sent
+    c[on.WAKE], c[on.RANK] = s.wake, s.after_arrivals
+    return reason
 
 
 def happen(f: FleetCore) -> None:
@@ -178,7 +197,7 @@ def reach(f: FleetCore, call: int, now_s: float) -> None:
 
 def server_work(f: FleetCore, call: int) -> int:
     """Ticks of the API server's own time for a call."""
-    return to_ticks(f.x[on.SERIAL_S] + f.q[call * at.REQUEST + at.PROMPT] * f.x[on.PROMPT_TOKEN_S])
+    return to_ticks(f.x[on.SERIAL_S] + f.core.requests[call].prompt * f.x[on.PROMPT_TOKEN_S])
 
 
 def share_server(f: FleetCore, i: int) -> None:
@@ -194,7 +213,7 @@ def share_server(f: FleetCore, i: int) -> None:
 def note_departure(f: FleetCore, i: int) -> None:
     """Keep when the next call leaves an API server."""
     load = i * on.LOAD
-    f.loads[load + on.LEAVES] = at.NEVER
+    f.loads[load + on.LEAVES] = NEVER
     if f.loads[load + on.SERVING]:
         left = max(f.leaves[f.loads[load + on.SERVER_HEAD]] - f.given[i], 0.0)
         f.loads[load + on.LEAVES] = f.loads[load + on.SINCE] + math.ceil(left * f.loads[load + on.SERVING])
@@ -232,32 +251,32 @@ def at_engine(f: FleetCore, call: int) -> None:
 def brought(f: FleetCore, call: int) -> None:
     """The KV of a call has come from another replica."""
     tokens = f.calls[call * on.CALL + on.BROUGHT] * f.c[on.BLOCK]
-    f.q[call * at.REQUEST + at.COMES_WITH] = f.q[call * at.REQUEST + at.CACHED] = tokens
+    request = f.core.requests[call]
+    request.comes_with = request.cached = tokens
     submit(f, call)
 
 
 def submit(f: FleetCore, call: int) -> None:
     """The engine gets a call."""
     i = f.calls[call * on.CALL + on.REPLICA]
-    e = core_of(f, i)
-    f.q[call * at.REQUEST + at.ARRIVES] = f.c[on.NOW]
-    arrive(e, call * at.REQUEST, f.c[on.NOW])
-    note_wake(f, i, e)
+    s, request = f.core.engines[i], f.core.requests[call]
+    request.arrives, request.arrival_s = f.c[on.NOW], f.arrival_s[call]
+    arrive(f.core, s, call, f.c[on.NOW])
+    note_wake(f, i, s)
 
 
-def tell(f: FleetCore, i: int, e: Core) -> None:
+def tell(f: FleetCore, i: int, s: EngineRow) -> None:
     """First tokens, then last ones, that a replica sends now."""
-    count = e.s[at.SENT]
-    e.s[at.SENT] = 0
+    count = s.sent
+    s.sent = 0
     for last in range(2):
-        for seat in range(count):
-            begin = seat * at.SEAT
-            if e.w[begin + at.SENDING_LAST_AT] == last:
-                call = e.w[begin + at.SENDING_AT] // at.REQUEST
+        for seat in range(s.first_send, s.first_send + count):
+            token = f.core.sends[seat]
+            if token.last == last:
                 if last:
-                    finished(f, call, e.w[begin + at.SENDING_PLACE_AT])
+                    finished(f, token.request, token.place)
                 else:
-                    first_token(f, call)
+                    first_token(f, token.request)
 
 
 def after_s(f: FleetCore, place: int, fresh: int) -> float:
@@ -268,9 +287,9 @@ def after_s(f: FleetCore, place: int, fresh: int) -> float:
 def finished(f: FleetCore, call: int, place: int) -> None:
     """The last token, at this place of its iteration, is on its way to the client."""
     f.loads[f.calls[call * on.CALL + on.REPLICA] * on.LOAD + on.INSIDE] -= 1
-    request = call * at.REQUEST
-    first_s = after_s(f, f.q[request + at.FIRST_PLACE], f.q[request + at.FRESH])
-    ticks = to_ticks(max(f.c[on.NOW] * TICK_S + after_s(f, place, 0), f.q[request + at.FIRST_SENT] * TICK_S + first_s))
+    request = f.core.requests[call]
+    first_s = after_s(f, request.first_place, request.fresh)
+    ticks = to_ticks(max(f.c[on.NOW] * TICK_S + after_s(f, place, 0), request.first_sent * TICK_S + first_s))
     if ticks > f.c[on.NOW]:
         push(f, ticks, on.THROUGH, call)
     else:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sim.cluster.fleet_state as on
-import sim.engine.core_state as at
 from sim.cluster.fleet_state import FleetCore
-from sim.engine.core_state import Core
+from sim.engine.rows.layout import EngineRow
 
 
-def note_wake(f: FleetCore, i: int, e: Core) -> None:
+def note_wake(f: FleetCore, i: int, s: EngineRow) -> None:
     """Keep when a replica goes on."""
-    f.loads[i * on.LOAD + on.WAKES], f.loads[i * on.LOAD + on.AFTER_ARRIVALS] = e.s[at.WAKE], e.s[at.AFTER_ARRIVALS]
+    f.loads[i * on.LOAD + on.WAKES], f.loads[i * on.LOAD + on.AFTER_ARRIVALS] = s.wake, s.after_arrivals
 
 
 def push(f: FleetCore, tick: int, kind: int, call: int) -> None:

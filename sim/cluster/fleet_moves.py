@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 
 import sim.cluster.fleet_state as on
-import sim.engine.core_state as at
-from sim.cluster.fleet_events import note_wake, push
-from sim.cluster.fleet_state import FleetCore, core_of
+from sim.cluster.fleet_events import push
+from sim.cluster.fleet_state import FleetCore
 from sim.cluster.network import SPENT
-from sim.engine.core_iterations import cached_blocks
+from sim.engine.rows.kv import cached_prefix
 from sim.ticks import TICK_S
 
 
@@ -39,10 +38,7 @@ def bring(f: FleetCore, call: int) -> bool:
 
 def cached_at(f: FleetCore, i: int, call: int) -> int:
     """Leading blocks of a call's prompt that a replica's cache holds now."""
-    e = core_of(f, i)
-    found = cached_blocks(e, call * at.REQUEST, f.c[on.NOW])
-    note_wake(f, i, e)
-    return found
+    return cached_prefix(f.core, f.core.engines[i], call)
 
 
 def set_out(f: FleetCore, call: int) -> bool:

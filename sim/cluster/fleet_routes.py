@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sim.cluster.fleet_state as on
-import sim.engine.core_state as at
 from sim.cluster.fleet_state import FleetCore
 
 
 def pick(f: FleetCore, call: int) -> int:
     """The replica of a call, which will count in its load."""
     c, number = f.c, call * on.CALL
-    prompt, knows = f.q[call * at.REQUEST + at.PROMPT], c[on.POLICY] >= on.PENDING_TOKENS
+    prompt, knows = f.core.requests[call].prompt, c[on.POLICY] >= on.PENDING_TOKENS
     if knows:
         find_known(f, number)
     chosen = choose(f, number, prompt)
@@ -22,7 +21,7 @@ def pick(f: FleetCore, call: int) -> int:
         else:
             name = f.calls[number + on.FIRST_NAME]
             for place in range(name, name + f.calls[number + on.DEPTH]):
-                f.holders[f.names[place]] |= 1 << chosen
+                f.holders[f.core.names[place]] |= 1 << chosen
     return chosen
 
 
@@ -40,7 +39,7 @@ def count_due(f: FleetCore) -> None:
             f.calls[number + on.LOADS] = on.ITS_OWN
             f.loads[load + on.REQUESTS] += 1
             f.loads[load + on.PENDING] += f.calls[number + on.NEW]
-            f.loads[load + on.ONGOING] += f.q[call * at.REQUEST + at.PROMPT]
+            f.loads[load + on.ONGOING] += f.core.requests[call].prompt
 
 
 def first_token(f: FleetCore, call: int) -> None:
@@ -59,7 +58,7 @@ def uncount(f: FleetCore, call: int) -> None:
     if f.calls[number + on.LOADS] == on.ITS_OWN:
         load = f.calls[number + on.REPLICA] * on.LOAD
         f.loads[load + on.REQUESTS] -= 1
-        f.loads[load + on.ONGOING] -= f.q[call * at.REQUEST + at.PROMPT]
+        f.loads[load + on.ONGOING] -= f.core.requests[call].prompt
     f.calls[number + on.LOADS] = on.NEVER_MORE
 
 
@@ -70,7 +69,7 @@ def remember_sent(f: FleetCore, call: int, chosen: int) -> None:
     c, calls, loads, number, load, own = f.c, f.calls, f.loads, call * on.CALL, chosen * on.LOAD, chosen * f.c[on.NAMES]
     calls[number + on.STAMP] = c[on.STAMPS]
     for place in range(calls[number + on.FIRST_NAME], calls[number + on.FIRST_NAME] + calls[number + on.DEPTH]):
-        name = f.names[place]
+        name = f.core.names[place]
         c[on.STAMPS] += 1
         if not f.stamps[own + name]:
             f.holders[name] |= 1 << chosen
@@ -86,7 +85,7 @@ def remember_sent(f: FleetCore, call: int, chosen: int) -> None:
         if place == calls[oldest + on.DEPTH]:
             loads[load + on.OLDEST], loads[load + on.OLDEST_PLACE] = calls[oldest + on.LATER], 0
             continue
-        name = f.names[calls[oldest + on.FIRST_NAME] + place]
+        name = f.core.names[calls[oldest + on.FIRST_NAME] + place]
         loads[load + on.OLDEST_PLACE] += 1
         if f.stamps[own + name] == calls[oldest + on.STAMP] + place + 1:
             f.stamps[own + name] = 0
@@ -99,7 +98,7 @@ def find_known(f: FleetCore, number: int) -> None:
     name, depth = f.calls[number + on.FIRST_NAME], f.calls[number + on.DEPTH]
     holding, known = -1, 0
     while known < depth and holding:
-        still = holding & f.holders[f.names[name + known]]
+        still = holding & f.holders[f.core.names[name + known]]
         if still != holding:
             note_known(f, holding ^ still, known)
         holding = still

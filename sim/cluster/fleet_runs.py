@@ -10,16 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 import sim.cluster.fleet_state as on
-import sim.engine.core_state as at
 from sim.cluster import fleet_core as plain
-from sim.cluster.fleet_state import FleetCore, core_of
+from sim.cluster.fleet_state import FleetCore
 from sim.cluster.policies import PowerOfTwo
 from sim.cluster.pools import MOST
 from sim.cluster.router import make_router, router_options
 from sim.engine import compiled as compiler
 from sim.engine.config import EngineConfig
-from sim.engine.core_state import make_core, supply
-from sim.engine.replica_runs import Log, Served, given_of, requests_of
+from sim.engine.rows.layout import DONE, NEEDS_ROOM, NEVER, TOO_LATE, RequestRow, row_of, table_of
+from sim.engine.rows.made import given_of, luck_of, make_core, requests_of, supply
+from sim.engine.rows.served import Log, Served
 from sim.engine.step_clock import StepTime
 from sim.rates.serving import HostRates
 from sim.ticks import to_ticks
@@ -33,13 +33,13 @@ Ints = NDArray[np.int64]
 @dataclass(frozen=True, eq=False, slots=True)
 class FleetRun:
     """Result of a trace: `order` lists calls as they were sent, `ended` is when the last answer came (ticks), and [call] are when each
-    was sent (s), its numbers as a request (sim.engine.core_state), its replica, when it reached that (ticks), and how that was decided.
+    was sent (s), its row as a request (sim.engine.rows.layout), its replica, when it reached that (ticks), and how that was decided.
     `served` are the logs of the replicas, where they are kept.
     """
 
     order: Ints
     arrival_s: NDArray[np.float64]
-    numbers: Ints
+    requests: NDArray[Any]
     replica: Ints
     reached: Ints
     decision: Ints
@@ -95,21 +95,21 @@ def serve_calls(
     given = given_of(steps, compiled)
     go_on = compiler.resolved(f, given) if compiled else plain.serve_fleet
     logs = [Log() for _ in range(replicas)]
-    while (reason := int(go_on(f, given))) != at.DONE:
-        if reason == at.TOO_LATE:
+    while (reason := int(go_on(f, given))) != DONE:
+        if reason == TOO_LATE:
             raise OverflowError("more simulated time than 64 bits of ticks hold")
-        core = core_of(f, int(f.c[on.AT]))
-        if reason == at.NEEDS_ROOM:
-            logs[f.c[on.AT]].drain(core, 1)
+        s = row_of(f.core.engines, int(f.c[on.AT]))
+        if reason == NEEDS_ROOM:
+            logs[f.c[on.AT]].drain(f.core, s)
         else:
-            supply(core, steps, reason)
-    numbers, calls = np.asarray(f.q).reshape(-1, at.REQUEST), np.asarray(f.calls).reshape(-1, on.CALL)
-    every, served = np.arange(len(trace)), []
+            supply(f.core, s, steps, reason)
+    calls, every, served = np.asarray(f.calls).reshape(-1, on.CALL), np.arange(len(trace)), []
     for i, log in enumerate(logs if keep else ()):
-        log.drain(core_of(f, i), 0)
-        served.append(log.served(numbers[calls[:, on.REPLICA] == i, at.ARRIVES], every))
+        log.drain(f.core, row_of(f.core.engines, i))
+        served.append(log.served(every))
+    requests = table_of(f.core.requests, RequestRow, len(trace))
     columns = calls[:, on.REPLICA], calls[:, on.REACHED], calls[:, on.DECISION]
-    return FleetRun(np.asarray(f.order)[: int(f.c[on.SENT])], np.asarray(f.arrival_s), numbers, *columns, served, int(f.c[on.ENDED]))
+    return FleetRun(np.asarray(f.order)[: int(f.c[on.SENT])], np.asarray(f.arrival_s), requests, *columns, served, int(f.c[on.ENDED]))
 
 
 def _state(
@@ -136,23 +136,23 @@ def _state(
     following = followers(trace)
     calls[list(following), on.FOLLOWER] = list(following.values())
     calls[np.isnan(trace.arrival_s), on.WAITS] = 1
-    names, deepest, remembers = np.zeros(0, dtype=np.int64), 0, _remembers(options, config, shared)
+    names, remembers = np.zeros(0, dtype=np.int64), _remembers(options, config, shared)
     if shared is not None:
         names, calls[:, on.FIRST_NAME], calls[:, on.DEPTH] = shared.names, shared.begins, shared.lengths if remembers else shared.depths
         if config.enable_prefix_caching:
-            q[:, at.NAMES], q[:, at.DEPTH] = shared.begins, shared.depths
-            deepest = int(shared.depths.max())
+            q["names"], q["depth"] = shared.begins, shared.depths
     if replicas > 1:
         calls[:, (on.DRAW, on.NEXT_DRAW)] = _draws(router, replicas, options, count)
     arrival_s = np.array(trace.arrival_s, dtype=np.float64)
-    one = make_core(config, steps, q.ravel(), names, deepest, ranks_of(trace, config), arrival_s, keep=keep, arrays=arrays)
+    rank(q, trace, config)
+    core = make_core(config, steps, q, names, replicas=replicas, keep=keep, arrays=arrays)
     c = np.zeros(on.COUNTS, dtype=np.int64)
     c[[on.CALLS, on.REPLICAS, on.POLICY, on.BLOCK]] = count, replicas, on.ROUTES[router], config.block_size
     c[[on.DISPATCH, on.WINDOW]] = to_ticks(settings.get("dispatch_s", 0.0)), to_ticks(settings.get("reserve_s", 0.0))
     c[[on.REMEMBERS, on.NAMES]] = remembers, shared.distinct if shared else 0
     c[on.FREE], c[on.AT] = count if max_concurrency is None else max_concurrency, -1
     loads = np.zeros((replicas, on.LOAD), dtype=np.int64)
-    loads[:, (on.WAKES, on.LEAVES)], loads[:, on.AFTER_ARRIVALS], loads[:, on.OLDEST] = at.NEVER, 1, -1
+    loads[:, (on.WAKES, on.LEAVES)], loads[:, on.AFTER_ARRIVALS], loads[:, on.OLDEST] = NEVER, 1, -1
     idle = 0.0 if settings.get("idle_scores_zero") else 1.0
     x = [host.request_s, host.serial_s, host.prompt_token_s, host.response_s, host.token_s]
     x += [settings.get("overload_factor", 0.0), settings.get("decode_weight", 0.0), idle]
@@ -160,11 +160,11 @@ def _state(
     if moves and shared:
         c[[on.FETCH, on.LATENCY]] = on.FROM_MOST if moves.source == MOST else on.FROM_BUSIEST, to_ticks(moves.latency_s)
         links[:-1, on.BANDWIDTH], links[-1, on.BANDWIDTH] = moves.nic_bytes_per_s, moves.shared_bytes_per_s
-    several = {name: _several(getattr(one, name), replicas, arrays) for name in on.OF_REPLICAS}
     columns = {
         "c": c,
         "x": np.array(x, dtype=np.float64),
         "calls": calls.ravel(),
+        "arrival_s": arrival_s,
         "think_s": np.array(trace.think_s, dtype=np.float64),
         "leaves": np.zeros(count),
         "given": np.zeros(replicas),
@@ -180,29 +180,17 @@ def _state(
     }
     own: dict[str, Any] = columns if arrays else {name: column.tolist() for name, column in columns.items() if name != "stamps"}
     own["stamps"] = columns["stamps"] if arrays else columns["stamps"].data  # a run touches little of it
-    return FleetCore(**own, **several, **{name: getattr(one, name) for name in one._fields if name not in several})
+    return FleetCore(**own, core=core)
 
 
-def ranks_of(trace: Trace, config: EngineConfig) -> Ints:
-    """Ranks (sim.engine.core_state) of the calls of a trace."""
-    if config.policy != "priority":
-        return np.zeros(0, dtype=np.int64)
-    ranks = np.zeros((len(trace), 2), dtype=np.int64)
-    ranks[:, 0] = trace.priorities or 0
-    ranks[sorted(range(len(trace)), key=trace.request_ids.__getitem__), 1] = np.arange(len(trace))
-    return ranks.ravel()
-
-
-def _several(column: Any, replicas: int, arrays: bool) -> Any:
-    """A column of each replica; what is all noughts takes no memory until it is touched."""
-    view = isinstance(column, memoryview)  # whose slices are its own memory
-    if not arrays and not view:
-        return [column[:] for _ in range(replicas)]
-    column = np.asarray(column)
-    found = np.zeros((replicas, len(column)), dtype=column.dtype)
-    if column.any():
-        found[:] = column
-    return [each.data for each in found] if view else found
+def rank(requests: NDArray[Any], trace: Trace, config: EngineConfig) -> None:
+    """Note what priorities and draws of drafts hang on."""
+    requests["arrival_s"] = trace.arrival_s
+    if config.policy == "priority":
+        requests["priority"] = trace.priorities or 0
+        requests["name_rank"][sorted(range(len(trace)), key=trace.request_ids.__getitem__)] = np.arange(len(trace))
+    if config.options.get("draft_tokens"):
+        requests["luck"] = luck_of(trace.request_ids)
 
 
 def _draws(router: str, replicas: int, options: Mapping[str, Any], count: int) -> Ints:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import MutableSequence, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
-from sim.engine.core_state import Core, Ints
+from sim.engine.rows.layout import Core
+
+Ints = MutableSequence[int]  # or an int64 array
 
 # `c`: limits, and what changes in a run
 _places = count()
 CALLS, REPLICAS, POLICY, BLOCK, DISPATCH = (next(_places) for _ in range(5))  # a call is one request of the trace
 FREE, HELD, HELD_HEAD, HELD_TAIL, EVENTS, SERIAL, NOW, NEXT, SENT, ENDED, AT = (next(_places) for _ in range(11))
-ALONE = next(_places)  # another fleet drives the engine AT, and each call lets it go on once
+ALONE = next(_places)  # another fleet drives the only engine: each call does one ACTION to the request ACTED
+ACTION, ACTED, WAKE, RANK, TOLD = (next(_places) for _ in range(5))  # when it goes on then, behind what arrives, and tokens it sends
 WINDOW, COUNTED = (next(_places) for _ in range(2))  # ticks from a pick until it counts in a load; how many of `order` do
 REMEMBERS, NAMES, STAMPS = (next(_places) for _ in range(3))  # blocks of a replica that the router remembers, 0: all; names; blocks sent
 FETCH, LATENCY, MOVING, MOVED, LOOK = (next(_places) for _ in range(5))  # transfers, when they last advanced, the latest look at them
 COUNTS = next(_places)
 FROM_MOST, FROM_BUSIEST = 1, 2  # values of FETCH
+GO_ON, ARRIVE, CANCEL, CACHED = range(4)  # values of ACTION
 # `x`: seconds of the host, and options of policies
 REQUEST_S, SERIAL_S, PROMPT_TOKEN_S, RESPONSE_S, TOKEN_S, OVERLOAD, DECODE_WEIGHT, IDLE_SCORE = range(8)
 # `calls`: CALL numbers each
@@ -62,11 +66,10 @@ ROUTES = {
 }
 MOST_REPLICAS = 64  # bits of `holders`
 MOST_STAMPS = 2**27
-OF_REPLICAS = ("s", "w", "due", "nodes", "table", "held", "rows", "entries")  # columns of a Core that each replica has of its own
 
 
 class FleetCore(NamedTuple):
-    """A fleet's state. Columns of replicas are lists of columns, or arrays [replicas, ...]."""
+    """A fleet's state; `core` are its engines, whose requests are the calls."""
 
     c: Ints
     x: Sequence[float]
@@ -84,38 +87,4 @@ class FleetCore(NamedTuple):
     moving: Ints  # [2 * calls] those with KV under way, and behind all calls those of which it has come
     links: Any
     kv_bytes: Any  # [blocks] of the first so many blocks of a prompt
-    s: Any
-    q: Ints
-    w: Any
-    due: Any
-    names: Ints
-    ranks: Ints
-    nodes: Any
-    table: Any
-    held: Any
-    chords: Ints
-    by_rows: Any
-    heads: Any
-    rows: Any
-    entries: Any
-
-
-def core_of(f: FleetCore, i: int) -> Core:
-    """The engine of a replica."""
-    return Core(
-        f.s[i],
-        f.q,
-        f.w[i],
-        f.due[i],
-        f.names,
-        f.ranks,
-        f.arrival_s,
-        f.nodes[i],
-        f.table[i],
-        f.held[i],
-        f.chords,
-        f.by_rows,
-        f.heads,
-        f.rows[i],
-        f.entries[i],
-    )
+    core: Core

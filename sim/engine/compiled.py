@@ -15,7 +15,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.util import find_spec
 from itertools import takewhile
@@ -30,10 +30,10 @@ from sim.cluster import fleet_core, fleet_events, fleet_moves, fleet_routes, fle
 from sim.cluster.fleet_core import serve_fleet
 from sim.cost import batch, smooth, step_time, work
 from sim.cost.graphs import GRAPH_TOKENS, captured_padding
-from sim.engine import core, core_decide, core_iterations, core_kv, core_log_rows, core_parts, core_state, core_time
 from sim.engine import step_clock as iteration
-from sim.engine.core_iterations import Given
-from sim.engine.replica_runs import PlainPolicy
+from sim.engine.rows import drafts, kv, log, loop, price, vllm, waiting
+from sim.engine.rows.made import PlainPolicy
+from sim.engine.rows.price import Given
 from sim.errors import SimctlError
 from sim.files import scratch_folder
 from sim.workload.trace import Trace
@@ -48,6 +48,7 @@ OFF = "SIMCTL_NO_NUMBA"  # set: plain Python always
 _FORMULA: tuple[Any, ...] = (
     smooth.smooth_max,
     batch.chunk_pairs,
+    batch.chunk_window_pairs,
     batch.from_sums,
     work.attention_work,
     work.launch_layers,
@@ -56,7 +57,6 @@ _FORMULA: tuple[Any, ...] = (
     step_time.terms_of,
     step_time.total_s,
     iteration.charged,
-    core_state.charged_in,
     iteration.late_share,
     iteration.on_chord,
     iteration.staged_s,
@@ -64,7 +64,7 @@ _FORMULA: tuple[Any, ...] = (
     ticks.to_ticks,
 )
 # modules of the engine, those that are called before those that call them
-_ENGINE = (core_log_rows, core_kv, core_parts, core_time, core_decide, core_iterations, core)
+_ENGINE = (log, kv, waiting, drafts, vllm, price, loop)
 _FLEET = (fleet_state, fleet_events, fleet_routes, fleet_moves, fleet_core)
 
 # nothing is allocated: no references are counted
@@ -116,19 +116,19 @@ def checked_cache() -> None:
 
 def resolved(f: fleet_state.FleetCore, given: Given) -> Callable[..., int]:
     """sim.cluster.fleet_core.serve_fleet for these very arguments, compiled now or read from the cache."""
-    records = [np.array(given.coefficients), np.array(given.rates)]
-    layout = hashlib.sha256(str([f._fields, *((each.dtype.descr, each.ndim) for each in (*f, *records))]).encode()).hexdigest()[:8]
+    records, columns = [np.array(each) for each in _records(given)], list(_flat(f))
+    layout = hashlib.sha256(str([f._fields, *((each.dtype.descr, each.ndim) for each in (*columns, *records))]).encode()).hexdigest()[:8]
     result, error = ctypes.c_int64(), ctypes.c_void_p()
-    words = [ctypes.addressof(result), ctypes.addressof(error), *(each for column in f for each in _of_array(column))]
+    words = [ctypes.addressof(result), ctypes.addressof(error), *(each for column in columns for each in _of_array(column))]
     block = np.array([*words, *(each.ctypes.data for each in records)], dtype=np.int64)
     if layout not in _loaded:
         _loaded[layout] = _from_cache(layout, len(block), lambda: _made(f, given))
     function, address = _loaded[layout], block.ctypes.data
-    keeps_alive = f, records, block, error
+    keeps_alive = f, records, block, error, columns
 
     def serve(*_same: Any) -> int:
         if function(address):
-            raise RuntimeError(f"machine code failed on {len(keeps_alive[0])} columns")
+            raise RuntimeError(f"machine code failed on {len(keeps_alive)} columns")
         return result.value
 
     return serve
@@ -230,15 +230,68 @@ def _made(f: fleet_state.FleetCore, given: Given) -> bytes:
         names = function.__globals__
         space = names | {name: found[each] for name, each in names.items() if isinstance(each, FunctionType) and each in found}
         found[function] = numba.njit(FunctionType(function.__code__, space, function.__name__, function.__defaults__), **_HOW)
-    kinds = tuple(map(numba.typeof, (f, given.coefficients, given.rates)))
-    found[_entry].compile(kinds)
+    kinds = tuple(map(numba.typeof, (f, *_records(given))))
+    with _optimised_once():
+        found[_entry].compile(kinds)
     made = found[_entry].overloads[kinds]
     _, _, (code, _) = made.library.serialize_using_object_code()
     return bytes(made.fndesc.llvm_func_name.encode() + b"\n" + code)
 
 
-def _entry(f: fleet_state.FleetCore, coefficients: Any, rates: Any) -> int:
-    return serve_fleet(f, Given(coefficients, rates, _POLICY))
+@contextmanager
+def _optimised_once() -> Iterator[None]:
+    """Optimise and emit the whole once. numba does so for every function with all that it calls, which takes three times as long; where its
+    parts have other names than here, it does.
+    """
+    from numba.core import codegen, cpu
+
+    owners: tuple[tuple[Any, str], ...] = (
+        (getattr(codegen, "CPUCodeLibrary", None), "_optimize_final_module"),
+        (getattr(codegen, "CPUCodeLibrary", None), "_finalize_final_module"),
+        (getattr(cpu, "CPUContext", None), "get_executable"),
+    )
+    kept = [(owner, name, getattr(owner, name, None)) for owner, name in owners]
+    if any(method is None for _, _, method in kept):
+        yield
+        return
+
+    def only_whole(method: Any, otherwise: Any = None) -> Any:
+        def found(self: Any, *given: Any) -> Any:
+            library = given[0] if given else self
+            if _entry.__name__ in library.name:
+                return method(self, *given)
+            return otherwise(library) if otherwise else None
+
+        return found
+
+    def unfinished(library: Any) -> None:
+        library._finalized = True
+
+    def never_called(library: Any) -> Any:
+        return [library].append  # a function of C that is like no other: it stands for one that Python would call
+
+    made = (only_whole(kept[0][2]), only_whole(kept[1][2], unfinished), only_whole(kept[2][2], never_called))
+    for (owner, name, _), method in zip(kept, made, strict=True):
+        setattr(owner, name, method)
+    try:
+        yield
+    finally:
+        for owner, name, method in kept:
+            setattr(owner, name, method)
+
+
+def _entry(f: fleet_state.FleetCore, coefficients: Any, rates: Any, draft_coefficients: Any, draft_rates: Any) -> int:
+    return serve_fleet(f, Given(coefficients, rates, _POLICY, draft_coefficients, draft_rates))
+
+
+def _records(given: Given) -> tuple[Any, ...]:
+    return given.coefficients, given.rates, given.draft_coefficients, given.draft_rates
+
+
+def _flat(columns: Any) -> Iterator[Any]:
+    """The arrays of a named tuple, and of those inside it."""
+    for each in columns:
+        yield from _flat(each) if isinstance(each, tuple) else (each,)
 
 
 def _compilable() -> Iterator[Any]:

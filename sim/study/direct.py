@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-import sim.engine.core_state as at
 from sim.cluster.admission import NO_LIMITS
-from sim.cluster.fleet_runs import FleetRun, Moves, covers_router, ranks_of, serve_calls
+from sim.cluster.fleet_runs import FleetRun, Moves, covers_router, rank, serve_calls
 from sim.cluster.policies import AFFINITY, FALLBACK
 from sim.cluster.pools import SERVE
 from sim.cluster.router import make_router
 from sim.cost.api_server import departures
 from sim.engine import compiled
-from sim.engine.array_engine import uncovered
 from sim.engine.config import EngineConfig
-from sim.engine.core_log import Expanded, LazyColumns
-from sim.engine.replica_runs import Served, serve
+from sim.engine.rows.layout import RequestRow, dtype_of
+from sim.engine.rows.made import requests_of, uncovered
+from sim.engine.rows.served import Expanded, LazyColumns, Served
+from sim.engine.rows.runs import serve
 from sim.engine.step_clock import IterationCost
 from sim.rates.serving import HostRates
 from sim.results.record import (
@@ -86,8 +86,7 @@ def event_by_event(study: Study, pools: Sequence[PlannedPool], trace: Trace, dra
         (trace.adapters, "adapters that requests name"),
         (trace.images, "images that are encoded first"),
         (not len(trace), "no requests"),
-        (uncovered(config, steps, ranks=True), uncovered(config, steps, ranks=True)),
-        (not steps.whole, "iterations in parts"),
+        (uncovered(config, steps), uncovered(config, steps)),
         (too_long(trace) and not _in_epochs(study, pools[0], trace), "days of requests that wait, share prefixes or choose a replica"),
     )
     why = next((why for holds, why in reasons if holds), "")
@@ -237,19 +236,19 @@ def _one_by_one(
     """Every replica from its first arrival to its last."""
     arrivals = _arrivals(trace, host, replicas, router, tuple(sorted(options.items())))
     served: list[Served] = []
-    ranks = ranks_of(trace, config)
-    numbers = np.empty((len(trace), at.REQUEST), dtype=np.int64)
+    requests, names = requests_of(arrivals.submitted, trace.prompt_tokens, trace.output_tokens), np.zeros(0, dtype=np.int64)
+    rank(requests, trace, config)
+    if shared and config.enable_prefix_caching:
+        names, requests["names"], requests["depth"] = shared.names, shared.begins, shared.depths
+    rows = np.empty(len(trace), dtype=dtype_of(RequestRow))
     for index in range(replicas):
         mine = np.flatnonzero(arrivals.replica == index)
         mine = mine[np.argsort(arrivals.submitted[mine], kind="stable")]
-        prompt, output = trace.prompt_tokens[mine], trace.output_tokens[mine]
-        own = shared and shared._replace(begins=shared.begins[mine], depths=shared.depths[mine], lengths=shared.lengths[mine])
-        submitted, by_rank = arrivals.submitted[mine], (ranks.reshape(-1, 2)[mine].ravel(), trace.arrival_s[mine]) if len(ranks) else ()
-        numbers[mine], log = serve(config, cost.steps, submitted, prompt, output, own, mine, *by_rank, keep=keep)
+        rows[mine], log = serve(config, cost.steps, requests[mine], arrivals.submitted[mine], names, mine, keep=keep)
         served.append(log)
     order = np.arange(len(trace))
-    ended = int(to_ticks(_through_s(numbers, host)[1]).max())
-    return FleetRun(order, trace.arrival_s, numbers, arrivals.replica, arrivals.reached, np.zeros_like(order), served, ended)
+    ended = int(to_ticks(_through_s(rows, host)[1]).max())
+    return FleetRun(order, trace.arrival_s, rows, arrivals.replica, arrivals.reached, np.zeros_like(order), served, ended)
 
 
 def _record(
@@ -267,7 +266,7 @@ def _record(
     order = run.order
     rows = np.empty(len(trace), dtype=np.int64)
     rows[order] = np.arange(len(order))
-    log = _log(run.served, rows, config, cost) if keep else _no_log()
+    log = _log(run.served, rows, run.requests["last_sent"], cost) if keep else _no_log()
     names, decision = _decisions(router, run.decision[order])
     return RunRecord(
         _taken(trace.request_ids, order),
@@ -300,11 +299,10 @@ def _decisions(router: str, decision: Ints) -> tuple[tuple[str, ...], Ints]:
     return names[: int(decision.max(initial=0)) + 1], decision
 
 
-def _through_s(numbers: Ints, host: HostRates) -> tuple[Floats, Floats]:
-    """When the first and the last token of requests [request, columns] are with their clients."""
-    first, place, fresh, last, last_place = (numbers[:, i] for i in (at.FIRST_SENT, at.FIRST_PLACE, at.FRESH, at.LAST_SENT, at.LAST_PLACE))
-    first_s: Floats = first * TICK_S + host.after_s(place, fresh)
-    return first_s, np.maximum(last * TICK_S + host.after_s(last_place), first_s)
+def _through_s(rows: NDArray[Any], host: HostRates) -> tuple[Floats, Floats]:
+    """When the first and the last token of requests (layout.RequestRow) are with their clients."""
+    first_s: Floats = rows["first_sent"] * TICK_S + host.after_s(rows["first_place"], rows["fresh"])
+    return first_s, np.maximum(rows["last_sent"] * TICK_S + host.after_s(rows["last_place"]), first_s)
 
 
 def _requests(trace: Trace, run: FleetRun, host: HostRates, decision: Ints) -> dict[str, NDArray[np.generic]]:
@@ -312,19 +310,16 @@ def _requests(trace: Trace, run: FleetRun, host: HostRates, decision: Ints) -> d
     order = run.order
     n = len(order)
 
-    def of(column: int) -> Ints:
-        found: Ints = run.numbers[:, column][order]
-        return found
-
-    first_s, last_s, through_s = of(at.FIRST_SENT) * TICK_S, of(at.LAST_SENT) * TICK_S, _through_s(run.numbers[order], host)
+    rows = run.requests[order]
+    first_s, last_s, through_s = rows["first_sent"] * TICK_S, rows["last_sent"] * TICK_S, _through_s(rows, host)
     floats: dict[str, Any] = {
         "arrival_s": run.arrival_s[order],
         "reached_s": run.reached[order] * TICK_S,
-        "scheduled_s": of(at.SCHEDULED) * TICK_S,
+        "scheduled_s": rows["scheduled"] * TICK_S,
         "first_token_s": through_s[0],
         "finish_s": through_s[1],
         "cancelled_s": np.full(n, math.nan),
-        "submitted_s": of(at.ARRIVES) * TICK_S,
+        "submitted_s": rows["arrives"] * TICK_S,
         "first_sampled_s": first_s,
         "last_sampled_s": last_s,
     }
@@ -335,8 +330,8 @@ def _requests(trace: Trace, run: FleetRun, host: HostRates, decision: Ints) -> d
         "prompt_tokens": trace.prompt_tokens[order],
         "output_tokens": trace.output_tokens[order],
         "generated_tokens": trace.output_tokens[order],
-        "cached_tokens": of(at.CACHED),
-        "preemptions": of(at.PREEMPTIONS),
+        "cached_tokens": rows["cached"],
+        "preemptions": rows["preemptions"],
         "replica": run.replica[order],
         "turn": np.asarray(trace.turns)[order],
         "decision": decision,
@@ -374,9 +369,9 @@ class LazyTerms:
         return self._total()
 
 
-def _log(served: Sequence[Served], rows: Ints, config: EngineConfig, cost: IterationCost) -> dict[str, Any]:
+def _log(served: Sequence[Served], rows: Ints, last_sent: Ints, cost: IterationCost) -> dict[str, Any]:
     """The log of all replicas, iterations in the order in which their tokens were sent. `rows` are those of calls in the record."""
-    each = [Expanded(one, config, cost.steps) for one in served]
+    each = [Expanded(one, cost.steps) for one in served]
     replica = np.repeat(np.arange(len(each)), [one.count for one in each])
     single = len(each) == 1
     order = np.arange(len(replica)) if single else np.lexsort((replica, np.concatenate([one.ends for one in each])))
@@ -403,23 +398,21 @@ def _log(served: Sequence[Served], rows: Ints, config: EngineConfig, cost: Itera
         table = one.chunks()
         table[:, 0], table[:, 1] = place[table[:, 0] + begins[index]], mine[table[:, 1]]
         chunks.append(table)
-        paused: dict[int, float] = {}
-        for i, turn, when_s, request, what in one.events():
-            key = (int(place[i + begins[index]]), turn)
-            row = int(mine[request])
-            if what == "back":
-                stalls.append((key, when_s - paused[request]))
-            elif what == "paused":
-                paused[request] = when_s
-            kind = {"back": SAMPLED_AGAIN, "paused": PAUSED, "lost": PREEMPTED}[what]
-            events.append((key, (when_s, row, kind, index)))
+        since, again, request = one.pauses()
+        stalls.append((again, again * TICK_S - since * TICK_S))
+        lost, loser = one.losses(last_sent[served[index].calls])
+        for kind, ticks, whose in ((PAUSED, since, request), (SAMPLED_AGAIN, again, request), (PREEMPTED, lost, loser)):
+            same = np.ones(len(ticks))
+            events.append(np.stack([ticks * TICK_S, mine[whose], kind * same, index * same], axis=1))
     merged = np.concatenate(chunks)
     merged = merged[np.argsort(merged[:, 0], kind="stable")].astype(np.float64)
-    happened = np.array([event for _, event in sorted(events, key=lambda pair: pair[0])], dtype=np.float64).reshape(-1, len(EVENT_COLUMNS))
+    happened = np.concatenate(events)
+    happened = happened[np.argsort(happened[:, 0], kind="stable")]
+    ended, stalled = (np.concatenate(values) for values in zip(*stalls, strict=True))
     return {
         "iterations": LazyColumns(ITERATION_COLUMNS, column),
         "terms": LazyTerms(terms, len(order), len(cost.terms), lambda: sum(one.term_totals() for one in each)),
-        "stalls": np.array([stall for _, stall in sorted(stalls, key=lambda pair: pair[0])], dtype=np.float64),
+        "stalls": stalled[np.argsort(ended, kind="stable")],
         "chunks": {name: merged[:, i] for i, name in enumerate(CHUNK_COLUMNS)},
         "events": {name: happened[:, i] for i, name in enumerate(EVENT_COLUMNS)},
     }

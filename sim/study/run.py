@@ -15,7 +15,8 @@ from sim.cluster.replica import Engine, SteppedEngine
 from sim.cluster.running_fleet import no_pool
 from sim.cluster.simulation import simulate_pools
 from sim.cost.batch import mixed_batch
-from sim.engine.array_engine import ArrayEngine, covers
+from sim.engine.rows.engine import RowsEngine
+from sim.engine.rows.made import uncovered
 from sim.engine.compiled import worth
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Request, Scheduler
@@ -144,7 +145,7 @@ def run_fast(
     """
     if (served := _directly(study, pools, trace, draw, False)) is not None:
         return served
-    if trace.cancel_s or not study.whole_fleet.plain or not all(covers(pool.config, pool.cost(draw).steps) for pool in pools):
+    if not study.whole_fleet.plain or any(uncovered(pool.config, pool.cost(draw).steps) for pool in pools):
         return None
     config = pools[0].config
     shared: Mapping[str, int] = {}
@@ -152,10 +153,10 @@ def run_fast(
     if any(pool.config.enable_prefix_caching for pool in pools):
         shared = shared_blocks(trace, config.block_size, config.max_model_len)
 
-    quick = worth(trace)
+    quick, most = worth(trace), int((trace.prompt_tokens + trace.output_tokens).max())
 
     def fast(config: EngineConfig, cost: IterationCost) -> Engine:
-        return ArrayEngine(config, cost.steps, shared, numbers, quick)
+        return RowsEngine(config, cost.steps, shared, numbers, quick, most)
 
     return _run(study, pools, trace, draw, fast, False, on_progress, Clock())
 

@@ -21,7 +21,7 @@ from sim.cluster.router import ROUTERS, make_router, router_options
 from sim.cluster.simulation import simulate
 from sim.cost.graphs import sglang_sizes
 from sim.engine import compiled
-from sim.engine.array_engine import ArrayEngine
+from sim.engine.rows.engine import RowsEngine
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Request
 from sim.engine.overlap import NO_WORK, HostWork
@@ -82,7 +82,7 @@ class Case:
         return simulate(
             source,
             [
-                ArrayEngine(self.config, cost.steps, shared, numbers, machine) if fast else SteppedEngine(make_scheduler(self.config), cost)
+                RowsEngine(self.config, cost.steps, shared, numbers, machine) if fast else SteppedEngine(make_scheduler(self.config), cost)
                 for cost in self.costs
             ],
             router=make_router(self.router, len(self.costs), self.config.block_size, self.config.num_gpu_blocks, self.router_options),

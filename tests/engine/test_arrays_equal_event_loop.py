@@ -23,11 +23,11 @@ from sim.cluster.replica import SteppedEngine
 from sim.cluster.router import make_router, router_options
 from sim.cluster.simulation import simulate_pools
 from sim.cost.batch import BatchShape
-from sim.cost.step_time import attention_s, step_terms
-from sim.engine import compiled, core_state
-from sim.engine.array_engine import uncovered
+from sim.cost.step_time import step_terms
+from sim.engine import compiled
+from sim.engine.rows.made import uncovered
 from sim.engine.config import EngineConfig
-from sim.engine.core_log import Expanded
+from sim.engine.rows.served import Expanded
 from sim.engine.registry import make_scheduler
 from sim.engine.step_clock import IterationCost
 from sim.rates.serving import HostRates
@@ -55,7 +55,6 @@ class Case:
     clients: int | None
     together: bool
     moves: Moves | None = None
-    lists_up_to: int = core_state.LISTS_UP_TO  # numbers of a column; plain Python holds longer ones, as of large KV pools, otherwise
 
     def event_by_event(self) -> RunRecord:
         size = self.config.block_size
@@ -80,8 +79,7 @@ class Case:
 
     def in_arrays(self, *, fast: bool = False, keep: bool = True) -> RunRecord:
         asked = self.trace, self.config, self.cost, self.host, self.replicas, self.router, self.options, self.clients, self.moves
-        with patch.object(core_state, "LISTS_UP_TO", self.lists_up_to):
-            return serve_directly(*asked, keep=keep, fast=fast, apart=not fast and not self.together)
+        return serve_directly(*asked, keep=keep, fast=fast, apart=not fast and not self.together)
 
 
 @st.composite
@@ -93,7 +91,7 @@ def cases(draw: st.DrawFn) -> Case:
     config = draw(limits(block, longest))
     if ranked:
         config = replace(config, policy="priority")
-        assume(not uncovered(config, COSTS[0].steps, ranks=True))
+        assume(not uncovered(config, COSTS[0].steps))
     router = draw(st.sampled_from(list(ROUTES) if together else ["round-robin", "random"]))
     choices = {
         "dispatch_s": (0.0, 0.0, 0.004, 0.2),
@@ -113,7 +111,6 @@ def cases(draw: st.DrawFn) -> Case:
         options,
         draw(st.none() | st.integers(1, 6)) if together else None,
         together,
-        lists_up_to=draw(st.sampled_from([0, 100, core_state.LISTS_UP_TO])),
     )
 
 
@@ -145,18 +142,16 @@ def moving(draw: st.DrawFn) -> Case:
     )
 
 
-def in_floats(log: Expanded, which: Any) -> tuple[Any, Any]:
-    """Terms of some logged iterations, and the seconds of their decodes' KV, by Python's arithmetic."""
-    shape, shown = log._shape(log._row[which], log._later[which])
-    rates, terms, decodes = log._steps.given[1], np.zeros((len(shown), len(IterationCost.terms))), np.zeros(len(shown))
+def in_floats(log: Expanded, which: Any) -> Any:
+    """Terms of some logged iterations, by Python's arithmetic."""
+    shape, shown = log.shape(which), log.rows["extra"][which]
+    rates, terms = log._steps.given[1], np.zeros((len(shown), len(IterationCost.terms)))
     for i, ticks in enumerate(shown.tolist()):
         one = BatchShape(*(float(column[i]) if np.ndim(column) else column for column in shape))
         work = log._steps.work(one)
         terms[i] = step_terms(work, rates)
         terms[i, 0] += ticks * TICK_S
-        if one.decode_seqs:
-            decodes[i] = attention_s(work._replace(prefill_kv_bytes=0.0, prefill_flops=0.0), rates)
-    return terms, decodes
+    return terms
 
 
 def sorted_rows(columns: dict[str, Any], but: int = -1) -> Any:
@@ -184,9 +179,8 @@ def same(case: Case, *, fast: bool = False) -> None:
     np.testing.assert_array_less(np.abs(np.asarray(quick.terms) - slow.terms).max(axis=1, initial=0.0), digits)
     np.testing.assert_array_less(np.abs(quick.iterations["decode_kv_s"] - slow.iterations["decode_kv_s"]), digits)
     np.testing.assert_allclose(quick.terms.sum(axis=0), slow.terms.sum(axis=0), 0.0, 1e-9 * slow.terms.sum())
-    with patch.object(Expanded, "terms", lambda log, which: in_floats(log, which)[0]):
+    with patch.object(Expanded, "terms", in_floats):
         np.testing.assert_array_equal(np.asarray(quick.terms), slow.terms)
-    with patch.object(Expanded, "_decode_kv_s", lambda log, which: in_floats(log, np.arange(log.count)[which])[1]):
         np.testing.assert_array_equal(case.in_arrays(fast=fast).iterations["decode_kv_s"], slow.iterations["decode_kv_s"])
     assert list(quick.paid_s) == list(slow.paid_s) == list(lean.paid_s)
     assert quick.decision_names == slow.decision_names
@@ -194,7 +188,6 @@ def same(case: Case, *, fast: bool = False) -> None:
     event("by priority" if case.config.policy == "priority" else "first come, first served")
     event("together" if case.together else "apart")
     event("KV moves" if case.moves and (slow.events["event_kind"] == AT_ENGINE).any() else "KV stays")
-    event(f"lists of up to {case.lists_up_to} numbers")
     event("hits" if slow.requests["cached_tokens"].any() else "no hits")
     event("waits" if slow.iterations["waiting"].any() else "nobody waits")
 

@@ -5,7 +5,8 @@ from types import FunctionType
 import pytest
 
 from sim.cost import smooth, step_time
-from sim.engine import compiled, core_state
+from sim.engine import compiled
+from sim.engine.rows import vllm
 
 
 @pytest.fixture
@@ -42,6 +43,6 @@ def test_another_exponent_a_constant_and_a_default_do(monkeypatch, named):
     found.add(named())
     monkeypatch.undo()
     monkeypatch.setattr(compiled, "cache_directory", compiled.cache_directory.__wrapped__)
-    monkeypatch.setattr(core_state, "SENDS", 77)
+    monkeypatch.setattr(vllm, "NOBODY", -7)
     found.add(named())
     assert len(found) == 5

@@ -12,7 +12,8 @@ from sim.cluster.clock import Clock
 from sim.cluster.replica import SteppedEngine
 from sim.cluster.router import Router
 from sim.cluster.simulation import simulate
-from sim.engine.array_engine import ArrayEngine, covers
+from sim.engine.rows.engine import RowsEngine
+from sim.engine.rows.made import uncovered
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Iteration, Outcome, Request, Scheduler, StepPrice
 from sim.engine.step_clock import StepTime
@@ -136,14 +137,14 @@ def run_fast(
     """The run on `replicas` equal replicas, or None where the fast path does not apply: the scheduler or cost is not covered, or
     clients give up.
     """
-    if trace.cancel_s or not covers(config, steps):
+    if trace.cancel_s or uncovered(config, steps):
         return None
     source = TraceSource(trace, config.block_size, config.max_model_len)
     shared: dict[str, int] = source.shared_blocks() if config.enable_prefix_caching else {}
     numbers: dict[Hashable, int] = {}
     return simulate(
         source,
-        [ArrayEngine(config, steps, shared, numbers) for _ in range(replicas)],
+        [RowsEngine(config, steps, shared, numbers) for _ in range(replicas)],
         router=router,
         host=host,
         max_concurrency=max_concurrency,

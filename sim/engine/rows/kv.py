@@ -137,13 +137,13 @@ def sit(e: Core, s: EngineRow, r: int, hits: int) -> None:
     row.held = row.hashed = hits
 
 
-def allocate(e: Core, s: EngineRow, r: int, tokens: int) -> None:
-    """Give a request fresh blocks until it can hold `tokens` tokens."""
+def allocate(e: Core, s: EngineRow, r: int, count: int) -> None:
+    """Give a request so many fresh blocks."""
     row = e.requests[r]
-    begin, wanted = held_by(e, s, r), blocks_of(s, tokens)
-    for place in range(begin + row.held, begin + wanted):
+    begin = held_by(e, s, r) + row.held
+    for place in range(begin, begin + count):
         e.held[place] = hand_out(e, s)
-    row.held = max(wanted, row.held)
+    row.held += max(count, 0)
 
 
 def remember(e: Core, s: EngineRow, r: int, tokens: int) -> None:

@@ -363,6 +363,11 @@ def objects(rows: NDArray[Any], row: type) -> list[Any]:
     return [row(*values) for values in rows.tolist()]
 
 
+def row_of(rows: Any, place: int) -> Any:
+    """A row that Python reads and writes by its fields."""
+    return rows.view(np.recarray)[place] if isinstance(rows, np.ndarray) else rows[place]
+
+
 def column(rows: Any, name: str, count: int) -> NDArray[Any]:
     """A field of the first rows."""
     if isinstance(rows, np.ndarray):

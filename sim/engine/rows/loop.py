@@ -30,8 +30,8 @@ from sim.engine.rows.waiting import add
 from sim.ticks import MOST_TICKS
 
 
-def serve(e: Core, given: Given, count: int, first: int) -> int:
-    """Serve requests `first` to `count`, in order of arrival, on the first replica, or stop for what is needed."""
+def serve(e: Core, given: Given, count: int) -> int:
+    """Serve `count` requests, in order of arrival, on the first replica, or stop for what is needed."""
     s = e.engines[0]
     while True:
         while s.next_arrival < count and e.requests[s.next_arrival].arrives < s.wake + s.after_arrivals:

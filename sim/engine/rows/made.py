@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.cost.graphs import GRAPH_TOKENS, captured_padding
-from sim.cost.work import Coefficients
+from sim.cost.coefficients import Coefficients
 from sim.engine.config import EngineConfig
 from sim.engine.rows import layout as at
 from sim.engine.rows.layout import Core, Lazily, Noughts

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sim.cost.batch import BatchShape
 from sim.cost.step_time import NAMES, step_terms
 from sim.engine.rows import layout as at
-from sim.engine.rows.layout import Core, table_of
+from sim.engine.rows.layout import Core, row_of, table_of
 from sim.engine.step_clock import StepTime
 from sim.ticks import TICK_S
 
@@ -39,7 +39,7 @@ class Log:
         self._entries.append(_part(e.entries, at.EntryRow, entry, int(s.entries)))
         if kept:
             e.log[first] = e.log[first + count]
-            e.iterations[s.first_iteration + s.under_way].row = first
+            row_of(e.iterations, s.first_iteration + s.under_way).row = first
             if not isinstance(e.log, np.ndarray):
                 e.log.pop(first + count, None)
         s.rows, s.entries, s.logged = kept, 0, s.logged + count

@@ -90,22 +90,23 @@ def running_shares(e: Core, s: EngineRow, it: IterationRow, i: int, budget: int)
         room = start + tokens
         if s.lookahead:
             room = min(room + s.lookahead, s.max_len)
-        stays = 1
-        while stays and blocks_of(s, room) - row.held > s.free:
-            place = victim(e, s)
-            left = e.running[s.first_running + place]
-            if place < index:
-                index -= 1
-            budget += withdraw(e, s, it, i, left)
-            preempt(e, s, it, place)
-            stays = int(left != r)
-        if not stays:
-            if s.goes_on and s.ranked:
-                continue  # those behind it may still fit
-            return budget
+        if room > row.held * s.block:
+            needed, stays = blocks_of(s, room) - row.held, 1
+            while stays and needed > s.free:
+                place = victim(e, s)
+                left = e.running[s.first_running + place]
+                if place < index:
+                    index -= 1
+                budget += withdraw(e, s, it, i, left)
+                preempt(e, s, it, place)
+                stays = int(left != r)
+            if not stays:
+                if s.goes_on and s.ranked:
+                    continue  # those behind it may still fit
+                return budget
+            allocate(e, s, r, needed)
         it.uniform = int(it.uniform and row.drafts > 0)
         row.drafts = 0
-        allocate(e, s, r, room)
         findable = min(start + tokens, row.prompt + row.generated - s.unnamed)
         if s.caching and findable >= (row.hashed + 1) * s.block:
             remember(e, s, r, findable)
@@ -210,7 +211,7 @@ def admit(e: Core, s: EngineRow, it: IterationRow, i: int, budget: int) -> int:
         e.running[s.first_running + s.running] = r
         s.running += 1
         sit(e, s, r, hits)
-        allocate(e, s, r, slots)
+        allocate(e, s, r, blocks_of(s, slots) - hits)
         remember(e, s, r, min(upto, known - s.unnamed))
         if not row.preemptions and not row.comes_with:
             row.cached = hits * s.block
@@ -259,8 +260,9 @@ def collect(e: Core, s: EngineRow, i: int) -> None:
         if not stale:
             row.computed -= share.drafts - kept
             row.coming -= 1 + share.drafts
-            if s.overlap or (s.drafting and s.remembers_samples):
-                remember(e, s, r, row.computed - row.under_way)
+            done = row.computed - row.under_way
+            if s.caching and done >= (row.hashed + 1) * s.block and (s.overlap or (s.drafting and s.remembers_samples)):
+                remember(e, s, r, done)
         if row.generated >= row.output:
             if stale:
                 take_out(e, s, r)

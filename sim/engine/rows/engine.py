@@ -1,0 +1,184 @@
+"""An engine of sim.cluster.replica over rows: the replica's clock drives it, and it tells what it sends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Hashable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+import sim.cluster.fleet_state as on
+from sim.cost.step_time import NAMES
+from sim.engine import compiled as compiler
+from sim.engine.config import EngineConfig
+from sim.engine.interface import Request
+from sim.engine.loop import Wait
+from sim.engine.rows import layout as at
+from sim.engine.rows.kv import cached_prefix
+from sim.engine.rows.layout import Core
+from sim.engine.rows.loop import advance, arrive
+from sim.engine.rows.made import given_of, luck_of, make_core, supply
+from sim.engine.rows.vllm import cancel
+from sim.engine.speculative import Speculation
+from sim.engine.step_clock import StepTime
+from sim.engine.vllm import check_fits
+from sim.ticks import COMPLETION, DECISION, TICK_S
+
+RANKS = COMPLETION, DECISION
+
+
+class RequestLog(Protocol):
+    """Notified of what happens to requests (sim.results.record.RunLog)."""
+
+    def scheduled(self, request: Request, ticks: int) -> None: ...
+    def first_token(self, request: Request, replica: int, end_s: float, place: int, fresh: int) -> None: ...
+    def last_token(self, request: Request, end_s: float, place: int) -> None: ...
+
+
+class RowsEngine:
+    """An engine that is given its requests as they come. `shared` says of which requests how many leading blocks others also ask for, and
+    `numbers` holds the numbers that the engines of a run have given to the names of such blocks; no request has more than `most_tokens`.
+    `fast` lets machine code run it.
+    """
+
+    terms = NAMES
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        steps: StepTime,
+        shared: Mapping[str, int],
+        numbers: dict[Hashable, int],
+        fast: bool = False,
+        most_tokens: int | None = None,
+    ) -> None:
+        self._config, self._steps, self._given, self._fast = config, steps, given_of(steps, fast), fast
+        self._shared, self._numbers = shared if config.enable_prefix_caching else {}, numbers
+        speculation = Speculation.of(config)
+        self._spare = speculation.draft_tokens * (1 + config.overlaps) + speculation.lookahead_tokens
+        self._most_tokens = min(config.max_model_len, config.kv_capacity_tokens + 1) - self._spare  # of one request
+        most, empty = min(most_tokens or config.max_model_len, config.max_model_len), np.zeros(0, dtype=np.int64)
+        self._e: Core = make_core(config, steps, at.records(at.RequestRow, 0), empty, most_tokens=most, arrays=fast)
+        self._s = at.row_of(self._e.engines, 0)
+        self._names = 0
+        self._rows: dict[Request, int] = {}
+        self._requests: list[Request] = []
+        self._go_on: Callable[[], int]
+        if fast:
+            self._columns = _single_engine(self._e)
+            self._resolve()
+        else:
+            self._go_on = lambda: advance(self._e, self._s, self._given)
+
+    def _resolve(self) -> None:
+        """Machine code for the columns as they are now."""
+        self._columns = self._columns._replace(core=self._e)
+        self._c = memoryview(self._columns.c)
+        resolved = compiler.resolved(self._columns, self._given)
+        self._go_on = resolved
+        self._s = at.row_of(self._e.engines, 0)
+
+    def _act(self, action: int, row: int) -> int:
+        """Let machine code do something to a request."""
+        self._c[on.ACTION], self._c[on.ACTED] = action, row
+        self._go_on()
+        return int(self._c[on.ACTED])
+
+    def _row(self, request: Request) -> int:
+        """The request's row, made when it is first seen."""
+        found = self._rows.get(request)
+        if found is not None:
+            return found
+        row = at.RequestRow(prompt=request.prompt_tokens, output=request.output_tokens, arrival_s=request.arrival_s)
+        row.priority, row.comes_with, row.generated = request.priority, request.computed_tokens, request.generated_tokens
+        row.preemptions, row.luck = request.preemptions, luck_of([request.request_id])[0] if self._spare else 0
+        depth = self._shared.get(request.request_id, 0)
+        names = [self._numbers.setdefault(name, len(self._numbers)) for name in request.prompt_hashes[:depth]]
+        row.names, row.depth, row.name_rank = self._names, depth, len(self._requests)
+        self._rows[request] = place = len(self._requests)
+        self._requests.append(request)
+        if self._fast:
+            self._append(row, names, place)
+        else:
+            self._e.requests.append(row)
+            self._e.names.extend(names)
+        self._names += len(names)
+        return place
+
+    def _append(self, row: at.RequestRow, names: list[int], place: int) -> None:
+        requests, known = self._e.requests, self._e.names
+        if place >= len(requests) or self._names + len(names) > len(known):
+            requests = np.concatenate([requests, at.records(at.RequestRow, len(requests) + 64)])
+            known = np.concatenate([known, np.zeros(len(known) + len(names), dtype=np.int64)])
+            self._e = self._e._replace(requests=requests, names=known)
+            self._resolve()
+        requests[place] = tuple(getattr(row, name) for name in row.__slots__)
+        known[self._names : self._names + len(names)] = names
+
+    def add(self, request: Request, now: int) -> Wait:
+        """Queue a request. Returns when the engine goes on where that is sooner than it said. Raises UsageError when it can never fit."""
+        if not 1 <= request.prompt_tokens < request.prompt_tokens + request.output_tokens <= self._most_tokens:
+            check_fits(request, self._config, self._spare)
+        place = self._row(request)
+        if self._fast:
+            self._c[on.NOW] = now
+            self._act(on.ARRIVE, place)
+        else:
+            arrive(self._e, self._s, place, now)
+        return None
+
+    def cancel(self, request: Request) -> None:
+        """Drop a request that is inside."""
+        place = self._rows[request]
+        if self._fast:
+            self._act(on.CANCEL, place)
+        else:
+            cancel(self._e, self._s, place)
+
+    def cached_blocks(self, request: Request) -> int:
+        """Leading KV blocks of the request's prompt that the cache holds now."""
+        place = self._row(request)
+        return self._act(on.CACHED, place) if self._fast else cached_prefix(self._e, self._s, place)
+
+    def run(self, log: RequestLog, replica: int, finish: Callable[[Request, int], None], now: int) -> Generator[Wait, int, None]:
+        """Yield when to go on (None: when a request has come); be sent the time it then is."""
+        while True:
+            wake, rank = (self._c[on.WAKE], self._c[on.RANK]) if self._fast else (self._s.wake, self._s.after_arrivals)
+            now = yield None if wake == at.NEVER else (wake, RANKS[rank])
+            if self._fast:
+                self._c[on.NOW], self._c[on.ACTION] = now, on.GO_ON
+            else:
+                self._s.wake = max(now, self._s.wake) if now > self._s.wake else self._s.wake
+            while reason := self._go_on():
+                supply(self._e, self._s, self._steps, reason)
+            if self._c[on.TOLD] if self._fast else self._s.sent:
+                self._tell(log, replica, finish, now)
+
+    def _tell(self, log: RequestLog, replica: int, finish: Callable[[Request, int], None], now: int) -> None:
+        """First tokens, then last ones, each in the order of their iteration."""
+        end_s, count = now * TICK_S, int(self._s.sent)
+        self._s.sent = 0
+        sends = self._e.sends[:count].tolist() if self._fast else [(each.request, each.place, each.last) for each in map(self._e.sends.__getitem__, range(count))]
+        for place, token_place, last in sorted(sends, key=lambda each: each[2]):
+            request, row = self._requests[place], at.row_of(self._e.requests, place)
+            if not last:
+                if row.scheduled >= 0:
+                    log.scheduled(request, int(row.scheduled))
+                log.first_token(request, replica, end_s, token_place, int(row.fresh))
+                continue
+            del self._rows[request]
+            request.generated_tokens, request.preemptions = request.output_tokens, int(row.preemptions)
+            if row.cached >= 0:
+                request.cached_tokens = int(row.cached)
+            log.last_token(request, end_s, token_place)
+            finish(request, token_place)
+
+
+def _single_engine(core: Core) -> on.FleetCore:
+    """A fleet of one engine, to which something else sends requests."""
+    columns: dict[str, Any] = {name: np.zeros(1, dtype=np.int64) for name in on.FleetCore._fields}
+    columns |= {name: np.zeros(1) for name in ("x", "arrival_s", "think_s", "leaves", "given", "transfers", "links", "kv_bytes")}
+    columns["c"] = np.zeros(on.COUNTS, dtype=np.int64)
+    columns["c"][[on.ALONE, on.NEXT]] = 1
+    columns["c"][[on.WAKE, on.RANK]] = at.NEVER, 1
+    return on.FleetCore(**columns | {"core": core})
