@@ -41,8 +41,8 @@ from sim.workload.trace import Trace
 # Output tokens at which plain Python takes as long as loading machine code does (a tenth of a second), or making it (half a minute).
 # A request takes as long as so many, however short its answer.
 TOKENS_OF_A_REQUEST = 200
-WORTH_TOKENS = 100_000
-WORTH_MAKING = 50_000_000
+WORTH_TOKENS = 50_000
+WORTH_MAKING = 25_000_000
 OFF = "SIMCTL_NO_NUMBA"  # set: plain Python always
 
 _FORMULA: tuple[Any, ...] = (

@@ -27,8 +27,8 @@ from sim.engine import compiled
 from sim.engine.config import EngineConfig
 from sim.engine.rows.layout import RequestRow, dtype_of
 from sim.engine.rows.made import requests_of, uncovered
-from sim.engine.rows.served import Expanded, LazyColumns, Served
 from sim.engine.rows.runs import serve
+from sim.engine.rows.served import Expanded, LazyColumns, Served
 from sim.engine.step_clock import IterationCost
 from sim.rates.serving import HostRates
 from sim.results.record import (

@@ -15,12 +15,12 @@ from sim.cluster.replica import Engine, SteppedEngine
 from sim.cluster.running_fleet import no_pool
 from sim.cluster.simulation import simulate_pools
 from sim.cost.batch import mixed_batch
-from sim.engine.rows.engine import RowsEngine
-from sim.engine.rows.made import uncovered
 from sim.engine.compiled import worth
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Request, Scheduler
 from sim.engine.registry import make_scheduler
+from sim.engine.rows.engine import RowsEngine
+from sim.engine.rows.made import uncovered
 from sim.engine.step_clock import IterationCost
 from sim.engine.vllm import check_fits
 from sim.errors import UsageError

@@ -21,11 +21,11 @@ from sim.cluster.router import ROUTERS, make_router, router_options
 from sim.cluster.simulation import simulate
 from sim.cost.graphs import sglang_sizes
 from sim.engine import compiled
-from sim.engine.rows.engine import RowsEngine
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Request
 from sim.engine.overlap import NO_WORK, HostWork
 from sim.engine.registry import make_scheduler
+from sim.engine.rows.engine import RowsEngine
 from sim.engine.step_clock import IterationCost
 from sim.errors import UsageError
 from sim.rates.serving import NO_HOST, HostRates

@@ -12,10 +12,10 @@ from sim.cluster.clock import Clock
 from sim.cluster.replica import SteppedEngine
 from sim.cluster.router import Router
 from sim.cluster.simulation import simulate
-from sim.engine.rows.engine import RowsEngine
-from sim.engine.rows.made import uncovered
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Iteration, Outcome, Request, Scheduler, StepPrice
+from sim.engine.rows.engine import RowsEngine
+from sim.engine.rows.made import uncovered
 from sim.engine.step_clock import StepTime
 from sim.engine.vllm import VllmScheduler
 from sim.rates.serving import HostRates

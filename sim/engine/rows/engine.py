@@ -73,7 +73,7 @@ class RowsEngine:
     def _resolve(self) -> None:
         """Machine code for the columns as they are now."""
         self._columns = self._columns._replace(core=self._e)
-        self._c = memoryview(self._columns.c)
+        self._c = memoryview(self._columns.c)  # type: ignore[arg-type]  # an array here
         resolved = compiler.resolved(self._columns, self._given)
         self._go_on = resolved
         self._s = at.row_of(self._e.engines, 0)
@@ -158,7 +158,11 @@ class RowsEngine:
         """First tokens, then last ones, each in the order of their iteration."""
         end_s, count = now * TICK_S, int(self._s.sent)
         self._s.sent = 0
-        sends = self._e.sends[:count].tolist() if self._fast else [(each.request, each.place, each.last) for each in map(self._e.sends.__getitem__, range(count))]
+        sends = (
+            self._e.sends[:count].tolist()
+            if self._fast
+            else [(each.request, each.place, each.last) for each in map(self._e.sends.__getitem__, range(count))]
+        )
         for place, token_place, last in sorted(sends, key=lambda each: each[2]):
             request, row = self._requests[place], at.row_of(self._e.requests, place)
             if not last:

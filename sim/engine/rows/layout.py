@@ -6,6 +6,7 @@ both read `e.requests[r].prompt`. Fields are 64-bit whole numbers unless annotat
 
 from __future__ import annotations
 
+from collections.abc import MutableSequence
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, NamedTuple
@@ -15,9 +16,13 @@ from numpy.typing import NDArray
 
 NEVER = 2**62  # when an idle engine goes on
 # phases: what the loop does next
-DECIDE, SENDS, LAUNCH, LAST, IDLE = range(5)  # SENDS: tokens are sent, then the iteration decided runs; LAST: they are sent, nothing follows
+DECIDE, SENDS, LAUNCH, LAST, IDLE = range(
+    5
+)  # SENDS: tokens are sent, then the iteration decided runs; LAST: they are sent, nothing follows
 # why it returns: time has to pass up to `wake`, or what is needed
-WAITS, NEEDS_CHORD, NEEDS_ROWS, NEEDS_HEAD, NEEDS_DRAFT_ROWS, NEEDS_DRAFT_HEAD, NEEDS_ROOM, DONE, TOO_LATE, STUCK = range(10)  # STUCK: none can run
+WAITS, NEEDS_CHORD, NEEDS_ROWS, NEEDS_HEAD, NEEDS_DRAFT_ROWS, NEEDS_DRAFT_HEAD, NEEDS_ROOM, DONE, TOO_LATE, STUCK = range(
+    10
+)  # STUCK: none can run
 OUTSIDE, QUEUED, RUNNING = range(3)  # where a request is
 OCTAVES = 40  # of the mean context of a decode batch
 NOBODY = -1
@@ -284,25 +289,25 @@ CHUNK, LOST_PLACE, CAME_BACK = range(3)  # kinds of entries
 class Core(NamedTuple):
     """Replicas' state. Every one has its own part of `engines` to `entries`; requests, names and prices are those of all."""
 
-    engines: Any  # EngineRow [replicas]
-    iterations: Any  # IterationRow [2 * replicas]
-    shares: Any  # ShareRow [2 * replicas * places]
-    sends: Any  # SendRow [replicas * places]
-    blocks: Any  # BlockRow [replicas * blocks]
-    log: Any  # LogRow
-    entries: Any  # EntryRow
-    requests: Any  # RequestRow
-    running: Any  # requests by admission; behind them the free seats
-    held: Any  # blocks of a request, by its seat
-    table: Any  # blocks by contents + 1, 0: none
-    names: Any  # of blocks that several requests begin with, whole numbers from 0 on (see RequestRow)
-    padding: Any  # [decodes] rows that the graph for so many computes beyond them
-    acceptance: Any  # [draft tokens] chance that the draft at a place is accepted, given that all before it are
-    chords: Any  # [2 * (batch * OCTAVES + octave)] ticks at both ends, -1 where not known yet
-    by_rows: Any  # [3 * rows] seconds of small kernels, of linear layers and of all-reduces; -1 where not known yet
-    heads: Any  # [rows of logits] seconds, -1 where not known yet
-    draft_by_rows: Any  # the same of the drafter
-    draft_heads: Any
+    engines: MutableSequence[EngineRow]  # [replicas]
+    iterations: MutableSequence[IterationRow]  # [2 * replicas]
+    shares: MutableSequence[ShareRow]  # [2 * replicas * places]
+    sends: MutableSequence[SendRow]  # [replicas * places]
+    blocks: MutableSequence[BlockRow]  # [replicas * blocks]
+    log: MutableSequence[LogRow]
+    entries: MutableSequence[EntryRow]
+    requests: MutableSequence[RequestRow]
+    running: MutableSequence[int]  # requests by admission; behind them the free seats
+    held: MutableSequence[int]  # blocks of a request, by its seat
+    table: MutableSequence[int]  # blocks by contents + 1, 0: none
+    names: MutableSequence[int]  # of blocks that several requests begin with, whole numbers from 0 on (see RequestRow)
+    padding: MutableSequence[float]  # [decodes] rows that the graph for so many computes beyond them
+    acceptance: MutableSequence[float]  # [draft tokens] chance that the draft at a place is accepted, given that all before it are
+    chords: MutableSequence[int]  # [2 * (batch * OCTAVES + octave)] ticks at both ends, -1 where not known yet
+    by_rows: MutableSequence[float]  # [3 * rows] seconds of small kernels, of linear layers and of all-reduces; -1 where not known yet
+    heads: MutableSequence[float]  # [rows of logits] seconds, -1 where not known yet
+    draft_by_rows: MutableSequence[float]  # the same of the drafter
+    draft_heads: MutableSequence[float]
 
 
 ROWS = {

@@ -1,4 +1,4 @@
-"""The engine in rows, made of a configuration and its prices: what the loop needs before the first arrival, and prices as it asks for them."""
+"""The engine in rows, made of a configuration and its prices: the state before the first arrival, and prices as the loop asks for them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, get_type_hints
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.cost.graphs import GRAPH_TOKENS, captured_padding
 from sim.cost.coefficients import Coefficients
+from sim.cost.graphs import GRAPH_TOKENS, captured_padding
 from sim.engine.config import EngineConfig
 from sim.engine.rows import layout as at
 from sim.engine.rows.layout import Core, Lazily, Noughts
@@ -74,7 +74,7 @@ def make_core(
     config: EngineConfig,
     steps: StepTime,
     requests: NDArray[Any],
-    names: Ints,
+    names: Any,
     *,
     replicas: int = 1,
     most_tokens: int | None = None,
@@ -82,7 +82,7 @@ def make_core(
     heard: bool = True,
     arrays: bool = False,
 ) -> Core:
-    """Replicas before the first arrival of `requests` (records of layout.RequestRow). `most_tokens` is the most of a request; `keep` keeps a
+    """Replicas before the first arrival of `requests` (records of layout.RequestRow). `most_tokens` is the most of one; `keep` keeps a
     log; `arrays` makes numpy arrays for the compiled loop.
     """
     if most_tokens is None:
@@ -107,19 +107,22 @@ def make_core(
     speculation = Speculation.of(config)
     acceptance = np.array([speculation.position_probability(place) for place in range(one.drafting)])
     padding = np.array([steps.decode_padding(batch) for batch in range(seqs + 1)])
-    running = np.zeros((replicas, 2, seqs), dtype=np.int64)
+    running: Any = np.zeros((replicas, 2, seqs), dtype=np.int64)
     running[:, 1] = np.arange(seqs)
     rows = max(config.max_num_batched_tokens + seqs * (1 + one.drafting), GRAPH_TOKENS) + 1
     logits = seqs * (1 + one.drafting) + 1
-    prices = {
-        "chords": np.full(2 * (seqs + 1) * at.OCTAVES, -1, dtype=np.int64), "by_rows": np.full(3 * rows, -1.0), "heads": np.full(logits, -1.0),
+    prices: dict[str, Any] = {
+        "chords": np.full(2 * (seqs + 1) * at.OCTAVES, -1, dtype=np.int64), "by_rows": np.full(3 * rows, -1.0),
+        "heads": np.full(logits, -1.0),
         "draft_by_rows": np.full(3 * rows if one.draft_model else 0, -1.0), "draft_heads": np.full(logits if one.draft_model else 0, -1.0),
         "acceptance": acceptance, "padding": padding,
     }  # fmt: skip
     held, table = replicas * seqs * one.most_blocks, replicas * slots
     if arrays:
         made: dict[str, Any] = {name: at.records(at.ROWS[name], count) for name, count in counts.items()}
-        made["engines"] = np.array([tuple(getattr(each, name) for name in each.__slots__) for each in engines], dtype=at.dtype_of(at.EngineRow))
+        made["engines"] = np.array(
+            [tuple(getattr(each, name) for name in each.__slots__) for each in engines], dtype=at.dtype_of(at.EngineRow)
+        )
         made |= {"requests": requests, "held": np.zeros(held, dtype=np.int64), "table": np.zeros(table, dtype=np.int64)}
         return Core(**made, **prices, names=names, running=running.ravel())
     lazily: dict[str, Any] = {name: Lazily(at.ROWS[name]) for name in counts}

@@ -47,7 +47,7 @@ class RowSeconds(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Sums over an iteration's shares: decodes and, as floats, chunks (sim.cost.batch.chunk_sums) and those among them that verify drafts."""
+    """Sums over an iteration's shares: decodes and, as floats, chunks (sim.cost.batch.chunk_sums) and those of them that verify drafts."""
 
     decodes: int
     context: int

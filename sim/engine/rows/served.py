@@ -38,10 +38,11 @@ class Log:
         self._rows.append(_part(e.log, at.LogRow, first, count))
         self._entries.append(_part(e.entries, at.EntryRow, entry, int(s.entries)))
         if kept:
-            e.log[first] = e.log[first + count]
+            log: Any = e.log
+            log[first] = log[first + count]
             row_of(e.iterations, s.first_iteration + s.under_way).row = first
-            if not isinstance(e.log, np.ndarray):
-                e.log.pop(first + count, None)
+            if not isinstance(log, np.ndarray):
+                log.pop(first + count, None)
         s.rows, s.entries, s.logged = kept, 0, s.logged + count
 
     def served(self, calls: Ints) -> Served:
@@ -57,7 +58,7 @@ def _part(rows: Any, row: type, first: int, count: int) -> NDArray[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Log of a replica: `rows` (layout.LogRow) and `entries` (layout.EntryRow), whose requests are places; `calls` are what these are called
+    """Log of a replica: `rows` (layout.LogRow) and `entries` (layout.EntryRow), whose requests are places; `calls` are their names
     elsewhere.
     """
 

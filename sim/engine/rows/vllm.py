@@ -228,7 +228,6 @@ def admit(e: Core, s: EngineRow, it: IterationRow, i: int, budget: int) -> int:
     return SLOTS if s.running >= s.seqs else BUDGET if budget <= 0 else 0
 
 
-
 def collect(e: Core, s: EngineRow, i: int) -> None:
     """The tokens of iteration `i` are known: advance its requests, keep what is accepted, free the finished."""
     it, begin, gone = e.iterations[s.first_iteration + i], share_at(s, i), 0
