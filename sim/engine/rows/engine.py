@@ -106,7 +106,8 @@ class RowsEngine:
         return place
 
     def _append(self, row: at.RequestRow, names: list[int], place: int) -> None:
-        requests, known = self._e.requests, self._e.names
+        requests: Any = self._e.requests
+        known: Any = self._e.names
         if place >= len(requests) or self._names + len(names) > len(known):
             requests = np.concatenate([requests, at.records(at.RequestRow, len(requests) + 64)])
             known = np.concatenate([known, np.zeros(len(known) + len(names), dtype=np.int64)])
@@ -158,11 +159,7 @@ class RowsEngine:
         """First tokens, then last ones, each in the order of their iteration."""
         end_s, count = now * TICK_S, int(self._s.sent)
         self._s.sent = 0
-        sends = (
-            self._e.sends[:count].tolist()
-            if self._fast
-            else [(each.request, each.place, each.last) for each in map(self._e.sends.__getitem__, range(count))]
-        )
+        sends: Any = at.table_of(self._e.sends, at.SendRow, count).tolist()
         for place, token_place, last in sorted(sends, key=lambda each: each[2]):
             request, row = self._requests[place], at.row_of(self._e.requests, place)
             if not last:
