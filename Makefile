@@ -28,7 +28,7 @@ $(VENV)/bin/python:
 	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
 
 $(VENV)/.base: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[report,fast]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[report]'
 	touch $@
 
 # torch is pinned to a release with a CPU wheel so that the tests never pull CUDA libraries by accident.

@@ -27,11 +27,12 @@ ROOT = Path(__file__).parents[1]
 # part -> (its source, the tests that say what it does; those that notice most come first)
 PARTS = {
     "cost": (("sim/cost",), ("tests/price", "tests/sim/test_formula_fingerprint_sees_meaning_not_text.py")),
-    "cluster": (("sim/cluster",), ("tests/simulate/test_rout*", "tests/engine/test_arrays_equal_event_loop.py", "tests/simulate/test_a*",
-                                  "tests/simulate/test_[c-t]*")),
+    "cluster": (("sim/cluster",), ("tests/simulate/test_rout*", "tests/engine/test_fleet_in_rows_equals_event_loop.py",
+                                  "tests/simulate/test_a*", "tests/simulate/test_[c-t]*")),
     "engine": (
         ("sim/engine/vllm.py", "sim/engine/vllm_async.py", "sim/engine/sglang.py", "sim/engine/sglang_admission.py",
-         "sim/engine/llamacpp.py", "sim/engine/kv", "sim/engine/loop.py", "sim/engine/overlap.py", "sim/engine/queues.py"),
+         "sim/engine/llamacpp.py", "sim/engine/kv", "sim/engine/rows",
+         "sim/engine/loop.py", "sim/engine/overlap.py", "sim/engine/queues.py"),
         ("tests/engine",),
     ),
     "planning": (("sim/planning",), ("tests/planning/test_bounds_*", "tests/planning/test_[a-z]*")),

@@ -1,4 +1,4 @@
-"""Machine code of the array engine and its fleet, compiled ahead: `python -m sim.cluster.compile_fleet`, a minute once."""
+"""Machine code of the engine in rows and its fleet, compiled ahead: `python -m sim.cluster.compile_fleet`, half a minute once."""
 
 from __future__ import annotations
 

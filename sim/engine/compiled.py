@@ -1,6 +1,6 @@
-"""The array engine and its fleet compiled with numba, where that is installed and the work is worth its start-up.
+"""The engine in rows and its fleet compiled with numba, where that is installed and the work is worth its start-up.
 
-What is compiled is the plain source: the code objects of sim.engine.core, and of the formula's own functions, with each other in place of
+What is compiled is the plain source: the code objects of sim.engine.rows, and of the formula's own functions, with each other in place of
 the plain ones. The machine code needs nothing but `pow` of the C library. It is kept in a cache and loaded without numba, whose import
 takes longer than most runs. A digest of these code objects and of the constants that they read names it: no change is missed, and none of
 a comment, of another function of their files or of the checkout's place makes it again.

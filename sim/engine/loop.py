@@ -2,8 +2,8 @@
 
 One loop for engines that wait for their GPU and for those that decide an iteration while the one before it runs (the two clocks of
 sim.engine.overlap). It knows no policy (the scheduler's), no cost (the price's) and no time of its own: a driver lets the time pass.
-Drivers are the replica of the event-driven simulation (sim.cluster.replica) and the tests' open loop; the array engine
-(sim.engine.core) keeps the same clocks and is held to this loop tick by tick.
+Drivers are the replica of the event-driven simulation (sim.cluster.replica) and the tests' open loop; the engine in rows
+(sim.engine.rows) keeps the same clocks and is held to this loop tick by tick.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Versions of vLLM's scheduler: one entry of VLLM_RULES each, the newest first.
 
 Each entry is compared with that version's own classes by tests/engine/test_decisions_equal_vllm.py. Without drafts, priorities and a
-prefill interval all of them decide alike; the fast path (sim.engine.array_engine) has the newest's priorities, and needs no more of this.
+prefill interval all of them decide alike.
 """
 
 from __future__ import annotations

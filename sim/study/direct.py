@@ -1,6 +1,6 @@
-"""Runs of one pool in the array engine, the iteration log included.
+"""Runs of one pool in the engine in rows, the iteration log included.
 
-All of it is one call of sim.cluster.fleet_core; in plain Python replicas are sooner served one after the other (sim.engine.core), where
+All of it is one call of sim.cluster.fleet_core; in plain Python replicas are sooner served one after the other (sim.engine.rows), where
 requests wait for nobody and are routed in turn or at random. Everything else, from admission to autoscaling, goes through the clients and
 the fleet of sim.cluster.
 """
@@ -67,7 +67,7 @@ class Arrivals:
 
 
 def event_by_event(study: Study, pools: Sequence[PlannedPool], trace: Trace, draw: int | None = None, keep: bool = True) -> str:
-    """Why a run, whose log one would `keep`, is not served by one call of the array engine, but event by event; nothing where it is."""
+    """Why a run, whose log one would `keep`, is not served by one call of the engine in rows, but event by event; nothing where it is."""
     fleet, spec, config, steps = study.whole_fleet, pools[0].spec, pools[0].config, pools[0].cost(draw).steps
     router, options = spec.deployment.router, spec.deployment.router_options
 

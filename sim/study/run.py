@@ -48,7 +48,7 @@ def planned(study: Study) -> list[PlannedPool]:
         held = (context, _longest(trace, spec)) if spec.role == SERVE else None
         found.append(PlannedPool(spec, plan_engine(spec.deployment, held)[0], rates, host))
     for pool in found:
-        make_scheduler(pool.config)  # the array engine makes none, and takes no option that a scheduler refuses
+        make_scheduler(pool.config)  # the engine in rows makes none, and takes no option that a scheduler refuses
     return found
 
 
@@ -104,8 +104,8 @@ def run_planned(
     on_progress: Progress | None = None,
     schedulers: list[Scheduler] | None = None,
 ) -> RunRecord:
-    """One run of the trace. It takes the array engine where that applies (sim.study.direct); without `keep_iterations` else the fast path,
-    where that does. `schedulers` gets those that served iteration by iteration.
+    """One run of the trace: one call of the engine in rows where that applies (sim.study.direct), else, without a log, the fast path where
+    that does. `schedulers` gets those that served iteration by iteration.
     """
     if (served := _directly(study, pools, trace, draw, keep_iterations)) is not None:
         if on_progress is not None:
@@ -124,7 +124,7 @@ def run_planned(
 
 
 def runs_directly(study: Study, pools: Sequence[PlannedPool], trace: Trace, draw: int | None = None, keep: bool = True) -> bool:
-    """Whether the array engine serves the run (sim.study.direct), and would `keep` its log at no great cost."""
+    """Whether the engine in rows serves the run (sim.study.direct), and would `keep` its log at no great cost."""
     return not event_by_event(study, pools, trace, draw, keep)
 
 

@@ -51,7 +51,7 @@ KEEPS_UP = 0.05  # share of the requests that wait at the last arrival of a load
 REPEATS = 20
 REPEATS_UP_TO = 5_000  # requests
 LOGGED_UP_TO = 5_000  # iterations of the run; beyond, draws asked for keep no iteration log: it would cost minutes
-# the same where the array engine keeps the log: reading the figures off it then takes longer than the run
+# the same where the engine in rows keeps the log: reading the figures off it then takes longer than the run
 LOGGED_DIRECTLY_UP_TO = 100_000
 AT_ONCE_UP_TO = 20_000  # requests of a second run
 

@@ -26,7 +26,7 @@ from sim.results.timeline import AGAIN, DECODE, LOST_WORK, PREFILL, timeline
 from sim.ticks import to_ticks
 from sim.workload.sources import TraceSource
 from sim.workload.trace import TraceBuilder
-from tests.engine.test_array_engine_equals_event_loop import Case, Transferring, cases
+from tests.engine.test_engine_in_rows_equals_event_loop import Case, Transferring, cases
 from tests.examples import examples
 from tests.simulate.runs import AffinePrice, calls, configs, run, trace_of
 
@@ -64,7 +64,7 @@ def note(found: list[Explanation]) -> None:
 
 
 def logged(case: Case) -> RunRecord:
-    """A run of a case of the array engine's test, on the event loop and with its log."""
+    """A run of a case of the engine in rows's test, on the event loop and with its log."""
     config = case.config
     return simulate(
         Transferring(case.trace, config.block_size, case.transferred),

@@ -109,7 +109,8 @@ def make_core(
     padding = np.array([steps.decode_padding(batch) for batch in range(seqs + 1)])
     running: Any = np.zeros((replicas, 2, seqs), dtype=np.int64)
     running[:, 1] = np.arange(seqs)
-    rows = max(config.max_num_batched_tokens + seqs * (1 + one.drafting), GRAPH_TOKENS) + 1
+    most_rows = min(config.max_num_batched_tokens, blocks * config.block_size)  # all of them have KV, but the last ones
+    rows = max(most_rows + seqs * (1 + one.drafting), GRAPH_TOKENS) + 1
     logits = seqs * (1 + one.drafting) + 1
     prices: dict[str, Any] = {
         "chords": np.full(2 * (seqs + 1) * at.OCTAVES, -1, dtype=np.int64), "by_rows": np.full(3 * rows, -1.0),

@@ -277,9 +277,9 @@ def decodes_kv_s(b: Batch, shape: BatchShape, given: Given) -> float:
             0.0, 0.0,
         )  # fmt: skip
         alone = from_sums(float(b.decodes), float(b.context), float(b.near), float(b.context), verified)
-        return attention_s(attention_work(given.coefficients, with_graphs(alone, 0.0, 0.0, 0.0, 0.0), given.policy), given.rates)
-    work = attention_work(given.coefficients, shape, given.policy)
-    return attention_s(without_chunks(work), given.rates)
+        work = attention_work(given.coefficients, with_graphs(alone, 0.0, 0.0, 0.0, 0.0), given.policy)
+        return float(attention_s(work, given.rates))
+    return float(attention_s(without_chunks(attention_work(given.coefficients, shape, given.policy)), given.rates))
 
 
 def without_chunks(work: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The array engine gives what the event loop gives: every request, iteration, chunk and setback, bit by bit, as plain Python and compiled.
+"""The fleet in rows gives what the event loop gives: every request, iteration, chunk and setback, bit by bit, plain and compiled.
 
 Terms of the step time are powers, and numpy raises to them otherwise than Python does, in the last digit; the launches' term is a small
 difference of two of them, each as large as the duration. So they are compared where they are exact: each logged iteration priced once more
@@ -37,7 +37,7 @@ from sim.ticks import TICK_S
 from sim.workload.content import Grown, SystemPrompt
 from sim.workload.sources import TraceSource
 from sim.workload.trace import Trace, TraceBuilder
-from tests.engine.test_array_engine_equals_event_loop import COSTS, HOSTS, calls, limits, traces
+from tests.engine.test_engine_in_rows_equals_event_loop import COSTS, HOSTS, calls, limits, traces
 from tests.examples import examples
 
 
