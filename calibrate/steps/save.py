@@ -17,6 +17,7 @@ from calibrate.steps.iterations import KINDS, concatenate
 from sim.cost.rates import UNITS
 from sim.rates.posterior import STEP_TIME
 from sim.rates.provenance import Origin, Provenance
+from sim.specs.decode_stack import STACKS
 
 
 def save(path: Path, result: Calibration, grids: Sequence[Grid], weight_dtype: str, thin_to: int | None = None) -> Path:
@@ -33,7 +34,9 @@ def save(path: Path, result: Calibration, grids: Sequence[Grid], weight_dtype: s
     gpu, engines = grids[0].gpu.name, tuple(sorted({g.engine for g in grids}))
     models = tuple(sorted({g.model.name for g in grids}))
     cells, tps = sum(len(g.cells) for g in grids), tuple(sorted({g.tp for g in grids}))
-    learnt = Provenance(Origin.IN_PROCESS, f"learnt from {cells} measured cells", gpu, (weight_dtype,), tps, engines, models)
+    stack = STACKS.get(engines[0])
+    origin = Origin.IN_PROCESS if stack is None else Origin.KERNELS
+    learnt = Provenance(origin, f"learnt from {cells} measured cells", gpu, (weight_dtype,), tps, engines, models)
     sources = {name: learnt if name in posterior.learnt else result.fit.priors[name].provenance for name in UNITS}
     parts = [g.cells for g in grids]
     for each in result.microbenchmarks:
@@ -57,4 +60,5 @@ def save(path: Path, result: Calibration, grids: Sequence[Grid], weight_dtype: s
         host_sd=result.fit.other_host_sd,
         learnt_from=json.dumps([g.cells.mark() for g in grids]),
         held_out=json.dumps([asdict(h) for h in result.held_out]),
+        **({} if stack is None else {"stack": stack.name, "stack_terms": stack.terms()}),
     )

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from sim.cost.batch import decode_batch
+from sim.closed_form.what_if import WhatIf, apart
 from sim.cost.rates import RateDraws
 from sim.cost.step_time import step_time_s
 from sim.deployment.memory import sequence_bytes
 from sim.errors import UsageError
-from sim.rates.source import RateSource
+from sim.rates.stack_rates import because
 from sim.specs.attention_policy import AttentionPolicy, Placement, blocks, dense
+from sim.specs.decode_stack import DecodeStack
 from sim.study.deployment import Deployment
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class Regimes:
             "gpu": q.deployment.gpu.name,
             "k": q.k,
             "kv_in": q.kv_in,
+            "stack": q.runner.name,
             "rates": self.rates_summary,
             "context_tokens": self.contexts.tolist(),
             "batch": self.batches.tolist(),
@@ -85,7 +87,7 @@ class Regimes:
 class RegimeMap:
     """Contexts and batches at which block-128 top-`k` decode beats dense, both with their KV cache in `kv_in` (hbm or host).
 
-    `contexts` in tokens, `batches` in sequences. Rates as in WhatIf.
+    `contexts` in tokens, `batches` in sequences. Stack and rates as in WhatIf: a map is of sparse attention, so the stack that has it.
     """
 
     deployment: Deployment
@@ -97,22 +99,41 @@ class RegimeMap:
     draws: int = 500
     seed: int = 0
     served: bool = True
+    stack: str | None = None
 
     @property
     def policy(self) -> AttentionPolicy:
         """The sparse side of the comparison."""
-        return blocks(self.k, self.kv_in)
+        return self._asked.runner.policy(blocks(self.k, self.kv_in))
+
+    @property
+    def runner(self) -> DecodeStack:
+        """The stack of the map."""
+        return self._asked.runner
+
+    @property
+    def _asked(self) -> WhatIf:
+        most = max(self.contexts)
+        how: dict[str, Any] = {
+            "posterior": self.posterior,
+            "draws": self.draws,
+            "seed": self.seed,
+            "served": self.served,
+            "stack": self.stack,
+        }
+        return WhatIf(self.deployment, most, (1,), (self.k,), **how).settled()
 
     def answer(self) -> Regimes:
         """The map. UsageError where there is nothing to select from; raises what loading rates raises."""
-        rates, _ = RateSource(self.posterior, self.served, seed=self.seed).of(self.deployment, self.draws)
+        rates = self._asked.rates()
         return replace(regime_map(self.deployment, self.policy, self.contexts, self.batches, rates), question=self, rates=rates)
 
 
 def regime_map(
     deployment: Deployment, policy: AttentionPolicy, contexts: Sequence[int], batches: Sequence[int], rates: RateDraws
 ) -> Regimes:
-    """Dense over sparse step time at every (context, batch), both with KV where `policy` keeps it; cells that do not fit are marked.
+    """Dense over sparse step time at every (context, batch) on the stack of the rates, both with KV where `policy` keeps it; cells that do
+    not fit are marked.
 
     Raises UsageError where there is nothing to select from, or no host memory apart.
     """
@@ -121,13 +142,16 @@ def regime_map(
         raise UsageError(f"{d.model.name} has no full-context attention layer: there is nothing to select from")
     if policy.placement == "host" and d.gpu.unified_memory:
         raise UsageError(f"{d.gpu.name} has one memory for CPU and GPU: there is no host tier to map")
+    asked = WhatIf(d, int(max(contexts)), stack=rates.stack)
+    if lacks := asked.runner.lacks(policy):
+        raise UsageError(f"no map for {d.model.name} on {d.gpu.name}: {lacks}{because(d)}")
     grid_c, grid_b = np.asarray(contexts, float)[:, None], np.asarray(batches, float)[None, :]
 
     def seconds(p: AttentionPolicy, draws: bool) -> Any:
         c, b = (grid_c[..., None], grid_b[..., None]) if draws else (grid_c, grid_b)
-        return step_time_s(d.work(decode_batch(d.model, b, c, p, np), p), rates.draws if draws else rates.point, np)
+        return step_time_s(asked.work(b, c, p, np), rates.draws if draws else rates.point, np)
 
-    ratio = seconds(base, True) / seconds(policy, True)
+    ratio = seconds(base, True) / seconds(policy, True) * apart(asked, rates)
     low, high = np.quantile(ratio, [0.05, 0.95], axis=-1)
     free = d.memory().free
 

@@ -7,7 +7,7 @@ options share cancels.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,17 +19,22 @@ from sim.closed_form.fidelity import risk_sentence
 from sim.closed_form.knee import Knee, closed_form_knee, continuous_knee, continuous_knees
 from sim.closed_form.what_if_options import Interval, Option, best_option, interval, recommend
 from sim.cost.batch import decode_batch
+from sim.cost.decode_step import decode_step_work
 from sim.cost.rates import RateDraws, Rates
 from sim.cost.step_time import NAMES, binding_term, step_terms, step_time_s
-from sim.cost.work import iteration_work
+from sim.cost.work import Work, iteration_work
 from sim.deployment.memory import Memory, n_max, sequence_bytes
 from sim.errors import UsageError
 from sim.files import plain
 from sim.namespaces import FLOAT
-from sim.rates.load import scope_notes
+from sim.rates.load import OUTSIDE, scope_notes
+from sim.rates.posterior import stack_of_file
+from sim.rates.provenance import outside_measured
 from sim.rates.source import RateSource
+from sim.rates.stack_rates import beyond, default_stack, stack_rates
 from sim.results.quantiles import quantiles
-from sim.specs.attention_policy import AttentionPolicy, Placement, blocks, dense, pages, sink_window
+from sim.specs.attention_policy import BLOCK_TOKENS, AttentionPolicy, Placement, blocks, dense, pages, sink_window
+from sim.specs.decode_stack import ENGINE, STACKS, DecodeStack, stack_named
 from sim.study.deployment import Deployment
 from sim.units import format_bytes
 
@@ -37,6 +42,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 Array = NDArray[np.float64]
+BUDGETS = (8, 16, 32)
 LADDER = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 MAX_CROSSOVER = 2**24
 DRAWS_FORMAT = "simctl draws 1"
@@ -46,31 +52,72 @@ DRAWS_FORMAT = "simctl draws 1"
 class WhatIf:
     """Every way to decode `context` tokens on a deployment: does it fit, how fast, what binds.
 
-    `batches` in sequences, `ks` selection budgets in blocks of 128 tokens, `tau` the efficiency threshold of the knee. Rates are `draws` of
-    `posterior` (None: the packaged one): those of a `served` engine, as in a simulation, or of one stepped in process.
+    `batches` in sequences, `ks` selection budgets in blocks of 128 tokens (None: 8, 16 and 32), `tau` the efficiency threshold of the
+    knee. `stack` is who runs the step (sim.specs.decode_stack); None: the one that `default_stack` names. Rates are `draws` of `posterior`
+    (None: the packaged one): of the engine as `served`, as in a simulation, or as stepped in process.
     """
 
     deployment: Deployment
     context: int
     batches: tuple[int, ...] = (1,)
-    ks: tuple[int, ...] = (8, 16, 32)
+    ks: tuple[int, ...] | None = None
     tau: float = 0.65
     posterior: str | Path | None = None
     draws: int = 1000
     seed: int = 0
     served: bool = True
+    stack: str | None = None
 
     def __post_init__(self) -> None:
         if self.deployment.limits.batch_knee is not None:
             raise UsageError("a batch cap at the knee needs a workload")
+        most = -(-self.context // BLOCK_TOKENS)
+        if beyond := [k for k in self.ks or () if k > most]:
+            raise UsageError(f"k = {beyond[0]} is more than the {most} blocks of {BLOCK_TOKENS} that {self.context} tokens have")
+        if self.stack is not None:
+            stack_named(self.stack)
+
+    @property
+    def budgets(self) -> tuple[int, ...]:
+        """Selection budgets, in blocks."""
+        return self.ks or BUDGETS
+
+    @property
+    def runner(self) -> DecodeStack:
+        """The stack of the question, the engine where none is said."""
+        return stack_named(self.stack or ENGINE)
+
+    def settled(self, rates: RateDraws | None = None) -> WhatIf:
+        """The question with its stack: the one asked for, else that of the rates at hand, else the posterior file's or the default.
+        UsageError where two of them contradict each other.
+        """
+        if rates is not None:
+            if self.stack not in (None, rates.stack):
+                raise UsageError(f"stack {self.stack} at rates of {rates.stack}")
+            return replace(self, stack=rates.stack)
+        if self.stack is not None:
+            return self
+        found = default_stack(self.deployment, self.context, self.ks is not None, self.served)
+        return replace(self, stack=found if self.posterior is None else stack_of_file(self.posterior))
+
+    def work(self, batch: Any, context: Any, policy: AttentionPolicy, xp: Any = FLOAT) -> Work:
+        """Work per GPU of one decode step of `batch` sequences of `context` tokens each, on the question's stack."""
+        d = self.deployment
+        shape = decode_batch(d.model, batch, context, policy, xp)
+        return d.work(shape, policy) if self.runner.name == ENGINE else decode_step_work(self.runner, d.model, shape, d.precision, policy)
 
     def answer(self, rates: RateDraws | None = None) -> Answer:
         """The answer, at other `rates` than the question's where some are given. UsageError for a tensor-parallel degree that the
         model's heads do not split over; raises what loading rates raises.
         """
-        if rates is None:
-            rates, _ = RateSource(self.posterior, self.served, seed=self.seed).of(self.deployment, self.draws)
-        return answer(self, rates)
+        q = self.settled(rates)
+        return answer(q, rates or q.rates(), with_others=rates is None)
+
+    def rates(self) -> RateDraws:
+        """The rates of the question's stack."""
+        q = self.settled()
+        assert q.stack is not None
+        return stack_rates(q.stack, q.deployment, RateSource(q.posterior, q.served, seed=q.seed), q.draws)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -81,7 +128,8 @@ class WhatIf:
             "gpu": d.gpu.name,
             "context_tokens": self.context,
             "batches": list(self.batches),
-            "k": list(self.ks),
+            "k": list(self.budgets),
+            "stack": self.runner.name,
             "dtype": d.precision.weights,
             "kv_dtype": d.precision.kv,
             "tensor_parallel_size": d.tp,
@@ -122,6 +170,7 @@ class Answer:
     notes: list[str]
     recommendation: list[str]
     recommended_k: dict[int, int]  # batch -> selection budget that the recommendation speaks of; 0: of none
+    others: dict[str, list[Option]]  # the same questions of other stacks, by name
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -130,6 +179,7 @@ class Answer:
             "rates": {"summary": self.rates.summary, "source": self.rates.source.to_json(), "basis": self.rates.basis},
             "memory_bytes": asdict(self.memory) | {"free": self.memory.free},
             "options": [o.to_dict() for o in self.options],
+            "other_stacks": {name: [o.to_dict() for o in options] for name, options in self.others.items()},
             "best": {str(batch): best_option([o for o in self.options if o.batch == batch]) for batch in self.question.batches},
             "knee": {"batch": self.knee.batch, "censored": self.knee.censored, "closed_form": self.knee_closed_form}
             | {"p05": self.knee_90[0].batch, "p95": self.knee_90[1].batch, "p95_censored": self.knee_90[1].censored},
@@ -184,19 +234,24 @@ def what_if(
     context: int,
     *,
     batches: Sequence[int] = (1,),
-    ks: Sequence[int] = (8, 16, 32),
+    ks: Sequence[int] | None = None,
     tau: float = 0.65,
     rates: RateDraws | None = None,
     draws: int = 1000,
     seed: int = 0,
+    stack: str | None = None,
 ) -> Answer:
     """Every way to decode `context` tokens on `deployment`: does it fit, how fast, what binds. `rates` None loads the best there are."""
-    return WhatIf(deployment, context, tuple(batches), tuple(ks), tau, None, draws, seed).answer(rates)
+    asked = WhatIf(deployment, context, tuple(batches), None if ks is None else tuple(ks), tau, None, draws, seed, stack=stack)
+    return asked.answer(rates)
 
 
-def answer(question: WhatIf, rates: RateDraws) -> Answer:
-    """Lay all options out. Raises UsageError for a tensor-parallel degree the model's heads do not split over."""
-    q, d = question, question.deployment
+def answer(question: WhatIf, rates: RateDraws, with_others: bool = False) -> Answer:
+    """Lay all options out, `with_others` beside those of other stacks. Raises UsageError for a tensor-parallel degree the model's heads do
+    not split over, and for rates of another stack than the question's.
+    """
+    q = question.settled(rates)
+    d = q.deployment
     memory = d.memory()
     options: list[Option] = []
     for batch in q.batches:
@@ -204,7 +259,9 @@ def answer(question: WhatIf, rates: RateDraws) -> Answer:
     c_kv = q.sequence_bytes(dense())[0]
     single = iteration_work(d.model, decode_batch(d.model, 1.0, float(q.context)), d.precision, tp=d.tp)
     weights = single.linear_bytes + single.head_bytes + single.expert_bytes
-    crossovers = {(k, b): crossover_context(q, blocks(k), b, rates.point) for k in q.ks for b in q.batches if d.model.kv_layers}
+    selects = bool(d.model.kv_layers) and "blocks" in q.runner.runs
+    chosen = {k: q.runner.policy(blocks(k)) for k in q.budgets if selects}
+    crossovers = {(k, b): crossover_context(q, policy, b, rates.point) for k, policy in chosen.items() for b in q.batches}
     advised = {b: recommend(d, q.context, [o for o in options if o.batch == b], crossovers) for b in q.batches}
     notes = []
     if q.context > d.model.max_context:
@@ -219,20 +276,38 @@ def answer(question: WhatIf, rates: RateDraws) -> Answer:
         knee=decode_knee(q, rates.point),
         knee_90=_knee_interval(q, rates.draws),
         n_max_90=(n_max(d.memory(0.95), c_kv), n_max(d.memory(0.05), c_kv)),
-        crossovers_90={(k, b): _crossover_interval(q, blocks(k), b, rates.draws) for k, b in crossovers},
+        crossovers_90={(k, b): _crossover_interval(q, chosen[k], b, rates) for k, b in crossovers},
         crossovers=crossovers,
-        fidelity=[risk_sentence(k, q.context, d.model.name) for k in q.ks],
+        fidelity=[risk_sentence(k, q.context, d.model.name) for k in q.budgets],
         residual=None if rates.error is None else interval(1.0, rates.error),
         rates=rates,
-        notes=notes + scope_notes(d, rates),
+        notes=notes + (scope_notes(d, rates) if q.stack == ENGINE else _stack_notes(q, rates)),
         recommendation=[text for text, _ in advised.values()],
         recommended_k={batch: k for batch, (_, k) in advised.items()},
+        others=_others(q, memory) if with_others else {},
     )
+
+
+def _others(q: WhatIf, memory: Memory) -> dict[str, list[Option]]:
+    """Options of the stacks that the question is not of, as far as they decode the deployment; none where no stack but the engine does."""
+    found = {}
+    for name in STACKS:
+        if name != q.stack and q.deployment.limits.engine == ENGINE and q.served and not beyond(q.deployment, name):
+            one = replace(q, stack=name, posterior=None)
+            rates = one.rates()
+            found[name] = [option for batch in q.batches for option in _options_at(one, batch, memory, rates)]
+    return found if set(found) - {ENGINE} or q.stack != ENGINE else {}
+
+
+def _stack_notes(q: WhatIf, rates: RateDraws) -> list[str]:
+    """What of a question lies outside what was measured of a stack that is no engine."""
+    outside = outside_measured(rates.source, q.deployment.gpu.name, q.deployment.precision.weights, 1, "", q.deployment.model.name)
+    return [f"{OUTSIDE} {'; '.join(outside.values())}."] if outside and rates.source.measured else []
 
 
 def step_seconds(q: WhatIf, policy: AttentionPolicy, batch: float, context: Any, rates: Rates, xp: Any = FLOAT) -> Any:
     """Decode step time of a uniform batch; pass numpy as `xp` for array rates."""
-    return step_time_s(q.deployment.work(decode_batch(q.deployment.model, batch, context, policy, xp), policy), rates, xp)
+    return step_time_s(q.work(batch, context, policy, xp), rates, xp)
 
 
 def decode_knee(q: WhatIf, rates: Rates) -> Knee:
@@ -247,7 +322,14 @@ def crossover_context(q: WhatIf, policy: AttentionPolicy, batch: int, rates: Rat
     return found if found < MAX_CROSSOVER else None
 
 
-def _crossovers(q: WhatIf, policy: AttentionPolicy, batch: int, rates: Rates) -> Array:
+def apart(q: WhatIf, rates: RateDraws) -> Any:
+    """Factor [draw] between a dense step and a selecting one that the formula misses, of a stack whose single steps scatter around it. It
+    is drawn from the error of a step; an engine's error is one of its whole run, which ratios lose.
+    """
+    return 1.0 if q.runner.name == ENGINE or rates.error is None else np.asarray(rates.error)[::-1]
+
+
+def _crossovers(q: WhatIf, policy: AttentionPolicy, batch: int, rates: Rates, misfit: Any = 1.0) -> Array:
     """[draw] that context within a token: the place of a grid of 2**24 that halving ends on, MAX_CROSSOVER or below. Times are nearly
     affine in the context, so false position gets there in a quarter of the steps; it takes the places just below and above its estimate
     in turn.
@@ -256,7 +338,7 @@ def _crossovers(q: WhatIf, policy: AttentionPolicy, batch: int, rates: Rates) ->
 
     def gain(place: Array) -> Array:
         context, b = 1.0 + unit * place, float(batch)
-        gained: Array = step_seconds(q, dense(), b, context, rates, np) - step_seconds(q, policy, b, context, rates, np)
+        gained: Array = misfit * step_seconds(q, dense(), b, context, rates, np) - step_seconds(q, policy, b, context, rates, np)
         return gained
 
     low, high = np.zeros(np.size(rates.beta)), np.full(np.size(rates.beta), 2.0**24)
@@ -284,19 +366,21 @@ def _knee_of(batch: float) -> Knee:
     return Knee(batch, False) if batch < np.inf else Knee(float(LADDER[-1]), True)
 
 
-def _crossover_interval(q: WhatIf, policy: AttentionPolicy, batch: int, draws: Rates) -> tuple[float, float]:
-    fifth, last = quantiles(_crossovers(q, policy, batch, draws), (0.05, 0.95))
+def _crossover_interval(q: WhatIf, policy: AttentionPolicy, batch: int, rates: RateDraws) -> tuple[float, float]:
+    fifth, last = quantiles(_crossovers(q, policy, batch, rates.draws, apart(q, rates)), (0.05, 0.95))
     return fifth, last
 
 
 def _options_at(q: WhatIf, batch: int, memory: Memory, rates: RateDraws) -> list[Option]:
     rows, d = [], q.deployment
-    for policy in policies(q.ks):
+    for policy in map(q.runner.policy, policies(q.budgets)):
         hbm, host = q.sequence_bytes(policy)
         need = memory.weights + memory.activations + batch * hbm
         fits = need <= memory.allowed
         reason = ""
-        if policy.placement == "host" and d.gpu.unified_memory:
+        if lacks := q.runner.lacks(policy):
+            fits, reason = False, lacks
+        elif policy.placement == "host" and d.gpu.unified_memory:
             fits, reason = False, "no separate host memory"
         elif policy.placement == "host" and not host:
             fits, reason = False, "no KV grows with the context"
@@ -304,16 +388,17 @@ def _options_at(q: WhatIf, batch: int, memory: Memory, rates: RateDraws) -> list
             reason = f"even without KV {format_bytes(memory.weights + memory.activations)} of {format_bytes(memory.allowed)}"
         elif not fits:
             reason = f"needs {format_bytes(batch * hbm)} of KV, {format_bytes(max(0.0, memory.free))} free"
-        work = d.work(decode_batch(d.model, float(batch), float(q.context), policy), policy)
+        work = q.work(float(batch), float(q.context), policy)
         rows.append((policy, fits, reason, need, batch * host, n_max(memory, hbm), work))
     timed = [(row, step_time_s(row[-1], rates.point), step_time_s(row[-1], rates.draws, np)) for row in rows]
     base = min((t for t in timed if t[0][0].kind == "dense" and t[0][1]), key=lambda t: t[1], default=None)
-    options = []
+    options, misfit = [], apart(q, rates)
     for (policy, fits, reason, need, host, fit_count, work), point, draws in timed:
         terms = step_terms(work, rates.point)
         options.append(
             Option(
                 policy=policy,
+                stack=q.runner.name,
                 batch=batch,
                 feasible=fits,
                 reason=reason,
@@ -323,7 +408,7 @@ def _options_at(q: WhatIf, batch: int, memory: Memory, rates: RateDraws) -> list
                 step_s=interval(point, draws),
                 step_s_rates=interval(point, draws if rates.error is None else draws / rates.error),
                 tokens_per_s=interval(1 / point, 1 / draws),
-                speedup=interval(base[1] / point, base[2] / draws) if base and fits else None,
+                speedup=interval(base[1] / point, base[2] / draws * (misfit if policy.kind != "dense" else 1.0)) if base and fits else None,
                 binding=binding_term(terms),
                 terms_s={name: float(value) for name, value in zip(NAMES, terms, strict=True)},
             )

@@ -33,6 +33,7 @@ class Option:
     """One policy at one batch. Times are per decode step; `hbm_bytes` and `host_bytes` are per GPU, all sequences and weights included."""
 
     policy: AttentionPolicy
+    stack: str  # that runs it
     batch: int
     feasible: bool
     reason: str
@@ -49,6 +50,7 @@ class Option:
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
         return {
+            "stack": self.stack,
             "policy": self.policy.kind,
             "k": self.policy.k or None,
             "kv_in": self.policy.placement,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from sim.rates.provenance import GIVEN, Provenance
+from sim.specs.decode_stack import ENGINE
 
 UNITS: dict[str, str] = {
     "c0_s": "s per iteration (host)",
@@ -82,6 +83,7 @@ class RateDraws:
     error: Any = None
     host: Any = None  # [draw] how much longer than the median host the draw's host takes for what hosts do, already in its rates
     host_request_s: float | None = None  # the API server's time per request, where the rates were learnt together with it
+    stack: str = ENGINE  # that the rates are of (sim.specs.decode_stack)
 
     @property
     def summary(self) -> str:

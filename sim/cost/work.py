@@ -116,7 +116,7 @@ def work_from(c: Coefficients, shape: BatchShape, policy: AttentionPolicy = DENS
         state_bytes=sequences * c.state_seq_bytes,
         summary_bytes=shape.decode_context / policy.unit_tokens * c.summary_unit_bytes if policy.selects else 0.0,
         selecting_layers=selecting_layers,
-        selected_units=selecting_layers * policy.units,
+        selected_units=selecting_layers * policy.k,  # budget in blocks: pages are paid for by the bytes that are scanned
         link_bytes=attention.link_bytes,
         gathers=selecting_layers if policy.placement == "host" else 0.0,
         link_hidden_bytes=attention.link_hidden_bytes,

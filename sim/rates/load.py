@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 from sim.cost.gemm import quantised_gemm_surface
 from sim.cost.rates import RateDraws
 from sim.engine.version_defaults import LAUNCH_SD, STEP_SD, measured
+from sim.errors import SimctlError
 from sim.rates import posterior as files
 from sim.rates.kinds import Seen, not_measured, packaged_seen, t_factors, widths
 from sim.rates.links import link_cost, over_links, slowest
 from sim.rates.other_kernels import log_ratios
 from sim.rates.provenance import outside_measured
+from sim.specs.decode_stack import ENGINE
 from sim.specs.gpus import matrix_units_of
 from sim.specs.precision import arithmetic_note, checkpoint_notes
 from sim.study.deployment import Deployment
@@ -61,6 +63,8 @@ def load_rates(
     d = deployment
     path = posterior or files.engine_posterior(d.gpu, d.limits.engine)
     known = files.rates_for(d.gpu, d.precision, path=path, draws=draws, seed=seed, tp=d.tp)
+    if known.stack != ENGINE:
+        raise SimctlError(f"{path}: rates of a decode step by {known.stack}, not of an engine: what-if takes them")
     known = over_links(known, slowest(d.parallel, d.tp, d.gpu, d.links), d.gpu, d.links, seed)
     return widened(known, deployment, seed, seen)
 

@@ -29,6 +29,7 @@ from sim.rates.priors import GEMM_RATES, flops_for, gemm_flops, prior_rates, pri
 from sim.rates.provenance import Origin, Provenance, from_json
 from sim.results.netcdf import DamagedFileError, whole
 from sim.results.quantiles import median, normal_quantile, t5_quantile
+from sim.specs.decode_stack import ENGINE, STACKS
 from sim.specs.gpu import GpuSpec
 from sim.specs.gpus import get_gpu
 from sim.specs.lookup import key
@@ -215,7 +216,24 @@ def rates_from_file(
         error=error,
         host=host,
         host_request_s=file.number("host_request_s", 0.0, 1e6) if "host_request_s" in file.attrs else None,
+        stack=_stack_of(file),
     )
+
+
+def stack_of_file(path: str | Path) -> str:
+    """The stack whose rates a posterior file holds. Raises PosteriorError for a file that is none, OSError when it cannot be read."""
+    state = os.stat(path)
+    return _stack_of(_read_once(str(path), state.st_mtime_ns, state.st_size, formula_fingerprint()))
+
+
+def _stack_of(file: PosteriorFile) -> str:
+    """The stack whose rates a file holds. PosteriorError for one that there is not, or whose steps were counted otherwise."""
+    name = str(file.attrs.get("stack", ENGINE))
+    if name not in STACKS:
+        raise PosteriorError(f"{file.path}: rates of an unknown stack {name!r}; there are {', '.join(STACKS)}")
+    if name != ENGINE and file.attrs.get("stack_terms") != STACKS[name].terms():
+        raise PosteriorError(f"{file.path}: learnt with another version of the stack {name}: calibrate again")
+    return name
 
 
 def model_errors(sigma: Array, seed: int) -> Array:
@@ -303,6 +321,11 @@ def packaged_posterior(name: str) -> Path | None:
 def engine_posterior(gpu: GpuSpec, engine: str) -> Path | None:
     """The packaged posterior of an engine on a GPU whose default is another's, or None."""
     return packaged_posterior(f"{gpu.name}-{engine}") if gpu.origin == "catalogue" else None
+
+
+def stack_posterior(gpu: GpuSpec, stack: str) -> Path | None:
+    """The packaged posterior of a stack that is no engine on a GPU, or None."""
+    return packaged_posterior(f"{gpu.name}-{stack}") if gpu.origin == "catalogue" else None
 
 
 def packaged_posteriors() -> list[Path]:

@@ -206,6 +206,13 @@ def priors(gpu: GpuSpec, precision: Precision, *, published: bool = True) -> dic
 def prior_rates(gpu: GpuSpec, precision: Precision | None = None, *, draws: int = 1000, seed: int = 0) -> RateDraws:
     """Draw the rates of `gpu` from their declared priors; same seed, same draws, whatever the GPU (common random numbers)."""
     chosen = priors(gpu, precision or Precision())
+    published = sorted({p.basis for p in _published(gpu).values()})
+    summary = f"declared priors for {gpu.name}: " + (f"{'; '.join(published)}; rest " if published else "")
+    return drawn(chosen, Provenance(Origin.PRIOR, summary + "datasheet x efficiency, wide interval"), draws, seed)
+
+
+def drawn(chosen: Mapping[str, Prior], source: Provenance, draws: int, seed: int) -> RateDraws:
+    """Draws [draws] of the rates from these priors, clipped at what bounds them."""
     rng = np.random.default_rng(seed)
     names = list(Rates.__dataclass_fields__)
     normal = rng.standard_normal((len(names), draws))
@@ -216,12 +223,9 @@ def prior_rates(gpu: GpuSpec, precision: Precision | None = None, *, draws: int 
         name: np.minimum(chosen[name].median * np.exp(chosen[name].sigma * z), chosen[name].upper)
         for name, z in zip(names, normal, strict=True)
     }
-    published = sorted({p.basis for p in _published(gpu).values()})
-    summary = f"declared priors for {gpu.name}: " + (f"{'; '.join(published)}; rest " if published else "")
-    summary += "datasheet x efficiency, wide interval"
     return RateDraws(
         point=Rates(**{name: chosen[name].median for name in names}),
         draws=Rates(**values),
         sources={name: chosen[name].provenance for name in names},
-        source=Provenance(Origin.PRIOR, summary),
+        source=source,
     )

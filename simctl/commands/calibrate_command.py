@@ -31,16 +31,17 @@ OF_GRIDS = (
     "given",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="Engine grid (.nc; may be repeated). [default: the GPU's packaged grids]",
+    help="Engine grid, or decode, kernels, floor and host files of `measure` (.nc; may be repeated). [default: the packaged grids]",
 )
-@click.option("--engine", help="Only grids of this engine.  [default: any]")
+@click.argument("more", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--engine", help="Only grids of this engine, or `kernels`: decode steps of this project's own.  [default: any]")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the posterior here (InferenceData netCDF).")
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw priors beside posteriors to a PNG or SVG file.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 @fit_option(*OF_GRIDS)
 def command(
     hw: str, given: tuple[Path, ...], engine: str | None, out: Path | None, plot: Path | None, as_json: bool, thin: int | None,
-    from_datasheet: bool, allow_unconverged: bool, **options: Any,
+    from_datasheet: bool, allow_unconverged: bool, more: tuple[Path, ...], **options: Any,
 ) -> None:  # fmt: skip
     """Learn the rates of the one formula for a GPU, and say how far to trust them.
 
@@ -48,27 +49,42 @@ def command(
     without packaged grids starts from the hierarchy over GPUs, which a handful of its cells narrows. Prints every rate with its unit,
     prior against posterior (5 %, median, 95 %), and errors on cells and models that the fit did not see.
 
+    From files of the suites decode and kernels it learns a decode step by this project's own kernels, which `what-if` then prices; files of
+    floor and host beside them narrow what is known before.
+
     A posterior is written only when R-hat <= 1.01, every effective sample size >= 400 and no transition diverged; else exits 1.
 
     \b
     Examples:
       simctl calibrate --hw h100                        from packaged data
       simctl calibrate --hw h100 --from GRID.nc --out posterior.nc
+      simctl calibrate --hw a10 --from decode.nc floor.nc host.nc --out a10.nc
     """
     target = writable(plot)
     writable(out)
+    if more and not given:
+        raise UsageError(f"unexpected {more[0]}: files to learn from follow --from")
+    given = (*given, *more)
     if any(path.suffix.lower() in LOGS for path in given):
         raise UsageError("--from takes engine grids (.nc); from a served log learns `simctl learn LOG`")
     from calibrate.measured_files import engine_grids, of_engine
     from calibrate.steps.calibrate_question import Calibrate
     from calibrate.steps.calibration import describe
+    from calibrate.steps.decode_cells import decode_question
     from sim.specs.gpus import get_gpu
     from simctl.text.calibrate_text import as_dict, show
 
     gpu = get_gpu(hw)
-    grids = of_engine(engine_grids(gpu, given), engine, bool(given))
     how = {name: options[name] for name in ("draws", "chains", "folds", "seed")}
-    result, start = Calibrate(gpu, grids, not given, from_datasheet, **how).answer()
+    if _of_kernels(engine, given):
+        if from_datasheet:
+            raise UsageError("--fit-option from-datasheet is of engine grids")
+        question = decode_question(gpu, given, **how)
+        grids = list(question.grids)
+    else:
+        grids = of_engine(engine_grids(gpu, given), engine, bool(given))
+        question = Calibrate(gpu, grids, not given, from_datasheet, **how)
+    result, start = question.answer()
     if as_json:
         click.echo(json.dumps(as_dict(result, describe(grids), start), indent=1))
     else:
@@ -84,3 +100,18 @@ def command(
 
         path = save(out, result, grids, min(g.precision.weights for g in grids), thin)
         click.echo(f"wrote {path} ({path.stat().st_size / 1e3:.0f} kB)", err=True)
+
+
+def _of_kernels(engine: str | None, given: tuple[Path, ...]) -> bool:
+    """Whether decode steps are learnt from. UsageError for files of two stacks, or of a suite that teaches nothing alone."""
+    from calibrate.steps.decode_cells import SUITES, suite_of
+
+    suites = {path: suite_of(path) for path in given}
+    ours = [path for path, suite in suites.items() if suite in SUITES]
+    if engine == "kernels" and len(ours) == len(given):
+        return True
+    if engine == "kernels" or not ours:
+        return False
+    if len(ours) < len(given) or engine is not None:
+        raise UsageError(f"{ours[0]}: of the suite {suites[ours[0]]}, beside engine grids: an engine and kernels are learnt one at a time")
+    return True

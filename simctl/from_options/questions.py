@@ -27,7 +27,7 @@ def what_if_of(options: Mapping[str, Any]) -> WhatIf | RegimeMap:
 
     if isinstance(options["max_num_seqs"], float):
         raise UsageError("--max-num-seqs knee:TAU needs a workload: use simctl simulate")
-    names = ("batches", "posterior", "draws", "seed", "served")
+    names = ("batches", "posterior", "draws", "seed", "served", "stack")
     given = {name: options[name] for name in names if options.get(name) is not None}
     if options["kv_in"] is not None:
         return _regime_map(options, given)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from sim.specs.decode_stack import STACKS
 from simctl.options.option_groups import Sectioned
 from simctl.options.option_types import BATCHES, TOKENS
 from simctl.options.shared_options import deployment_options, limit_options, rate_options, served_option
@@ -20,6 +21,11 @@ from simctl.options.shared_options import deployment_options, limit_options, rat
     "kv_in",
     type=click.Choice(["hbm", "host"]),
     help="Instead: where sparse decode beats dense, both with their KV there, over batch and contexts from 8K up to --ctx.",
+)
+@click.option(
+    "--stack",
+    type=click.Choice(list(STACKS)),
+    help="Who runs the step. [default: kernels where --ctx is 64K or more, --k or --map is given and they run the model; else vllm]",
 )
 @rate_options
 @served_option

@@ -51,7 +51,9 @@ def plot_what_if(q: WhatIf, rates: RateDraws, target: Path) -> None:
     axes = figure.subplots()
     contexts = np.unique(np.append(np.geomspace(2**12, max(2**20, q.context), 33), q.context))
     free = d.memory().free
-    drawn = [p for p in policies((max(q.ks),)) if p.kind in ("dense", "blocks") and not (p.placement == "host" and d.gpu.unified_memory)]
+    q = q.settled(rates)
+    every = [p for p in map(q.runner.policy, policies((max(q.budgets),))) if p.kind in ("dense", "blocks") and not q.runner.lacks(p)]
+    drawn = [p for p in every if not (p.placement == "host" and d.gpu.unified_memory)]
     for i, policy in enumerate(drawn):
         point = np.array([1 / step_seconds(q, policy, float(batch), float(c), rates.point) for c in contexts])
         draws = np.array([1 / step_seconds(q, policy, float(batch), float(c), rates.draws, np) for c in contexts])
@@ -67,7 +69,8 @@ def plot_what_if(q: WhatIf, rates: RateDraws, target: Path) -> None:
     axes.set_yscale("log")
     axes.set_xlabel("context (tokens)")
     axes.set_ylabel("tokens/s per sequence")
-    axes.set_title(f"{d.model.name} on {d.gpu.name}, batch {batch} (bands 5-95 %; dotted: does not fit)", fontsize=10)
+    where = f"{d.model.name} on {d.gpu.name}, stack {q.runner.name}, batch {batch}"
+    axes.set_title(f"{where} (bands 5-95 %; dotted: does not fit)", fontsize=10)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     save(figure, target)

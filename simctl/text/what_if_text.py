@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import click
 
 from sim.closed_form.what_if import MAX_CROSSOVER, Answer
 from sim.closed_form.what_if_options import Interval, Option
 from sim.rates.load import OUTSIDE
+from sim.specs.decode_stack import ENGINE, stack_named
 from sim.units import about_tokens, format_bytes, format_number, format_range, format_seconds, format_tokens
 from simctl.text.heading import grounds, model_title
 from simctl.text.layout import fill
 
+POOLED = "hierarchy over GPUs"  # evidence that takes a page to explain
 SCREEN = 24  # lines of a terminal
 
 
@@ -27,8 +29,9 @@ def render(a: Answer, explain: bool = False) -> None:
     for batch in q.batches:
         lines += ["", f"{f'batch {batch}, reads':<22}{'KV':<4}{'step':>8} {'tok/s [5-95 %]':<18}{'speed-up':<10}binds"]
         lines += [_line(o) for o in listed if o.batch == batch]
-    lines.append("")
-    notes = [_filled(f"Note: {text}") for text in a.notes if explain or a.rates.source.measured or not text.startswith(OUTSIDE)]
+    lines += _stacks(a) if a.others else [""]
+    told = [text for text in a.notes if explain or ((a.rates.source.measured or not text.startswith(OUTSIDE)) and POOLED not in text)]
+    notes = [_filled(f"Note: {text}") for text in told]
     if explain:
         lines += [*_explained(a), *notes]
     else:
@@ -38,6 +41,27 @@ def render(a: Answer, explain: bool = False) -> None:
         lines += _fitting(notes, SCREEN - sum(line.count("\n") + 1 for line in lines) - 2, rest)
     for line in lines:
         click.echo(line)
+
+
+def _stacks(a: Answer) -> Iterator[str]:
+    """Tok/s per sequence of every stack at the first batch: a line a stack, the answer's own first."""
+    k = a.recommended_k[a.question.batches[0]] or max(a.question.budgets)
+    columns = [("dense", 0, "hbm"), ("dense", 0, "host"), ("blocks", k, "hbm"), ("blocks", k, "host")]
+    heads = ("dense HBM", "dense RAM", f"top {k} HBM", f"top {k} RAM")
+    yield f"{'tok/s by stack':<17}" + _cells(heads)
+    for name, options in {a.question.runner.name: a.options, **a.others}.items():
+        found = {(o.policy.kind, o.policy.k, o.policy.placement): o for o in options if o.batch == a.question.batches[0]}
+        yield f"{name:<17}" + _cells([_cell(found[column]) for column in columns])
+
+
+def _cells(texts: Sequence[str]) -> str:
+    return "".join(f" {text:>{width}}" for text, width in zip(texts, (13, 16, 13, 16), strict=True))
+
+
+def _cell(o: Option) -> str:
+    if not o.feasible:
+        return "-" if stack_named(o.stack).lacks(o.policy) else "does not fit"
+    return f"{o.tokens_per_s.point:.3g} {_range(o.tokens_per_s)}"
 
 
 def _fitting(notes: list[str], room: int, rest: str) -> list[str]:
@@ -63,7 +87,9 @@ def _memory(a: Answer) -> str:
 
 def _on_first_screen(a: Answer, o: Option) -> bool:
     """Whether it is no selection, or one that fits and that the verdict speaks of (else the largest)."""
-    return not o.policy.selects or (o.feasible and o.policy.k == (a.recommended_k[o.batch] or max(a.question.ks)))
+    if o.policy.kind == "sink-window":
+        return o.policy.placement == "hbm" and o.feasible  # host RAM adds nothing to a cache that is dropped
+    return not o.policy.selects or (o.feasible and o.policy.k == (a.recommended_k[o.batch] or max(a.question.budgets)))
 
 
 def _trust(a: Answer) -> str:
@@ -71,7 +97,14 @@ def _trust(a: Answer) -> str:
     widths = [_half_width(o.step_s_rates) for o in a.options if o.feasible] or [_half_width(o.step_s_rates) for o in a.options]
     best, worst = _within(min(widths)), _within(max(widths))
     span = best if best == worst else f"{best.removesuffix(worst[-2:])} to {worst}"
-    return f"{grounds(a.question.deployment.gpu.name, a.rates.source)}; steps are known to within {span}."
+    q = a.question
+    if q.runner.name != ENGINE:
+        return f"{_capital(q.runner.name)}: {q.runner.what}; {q.runner.available}. {_capital(a.rates.summary)}; steps within {span}."
+    return f"{grounds(q.deployment.gpu.name, a.rates.source)}; steps are known to within {span}."
+
+
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]
 
 
 def _explained(a: Answer) -> Iterator[str]:
@@ -92,7 +125,7 @@ def _explained(a: Answer) -> Iterator[str]:
         f"alone, up to {a.knee_closed_form:.3g}."
     )
     for batch in dict.fromkeys(batch for _, batch in a.crossovers):
-        parts = [_crossover(a, k, batch) for k in sorted({min(q.ks), max(q.ks)})]
+        parts = [_crossover(a, k, batch) for k in sorted({min(q.budgets), max(q.budgets)})]
         yield _filled(f"Selected blocks beat dense, both in HBM, at batch {batch}: {'; '.join(parts)}.")
     yield _filled("Does selection still find what it needs? Published trials with a hidden sentence (a needle), share found, 5-95 %:")
     for line in a.fidelity:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from sim import Deployment, Plan, RateSource, RegimeMap, Simulate, Workload, load_rates, regime_map, simulate, step_time, what_if
+from sim import Deployment, Plan, RegimeMap, Simulate, Workload, load_rates, regime_map, simulate, step_time, what_if
 from sim.sweeps.figures import flatten
 from tests.cli import run
 
@@ -86,7 +86,7 @@ def test_a_what_if_by_function_and_by_command():
 
 def test_a_map_by_function_and_by_command():
     asked = RegimeMap(deployment(), contexts=(8192, 16384))
-    rates, _ = RateSource().of(asked.deployment, asked.draws)
+    rates = asked.answer().rates
     called = regime_map(asked.deployment, asked.policy, asked.contexts, asked.batches, rates)
     printed = json.loads(run("what-if", *ASKED, "--ctx", "16k", "--map", "hbm", "--json").stdout)
     assert called.speedup.tolist() == asked.answer().speedup.tolist() == printed["speedup"]

@@ -32,7 +32,9 @@ def test_parts_of_a_deployment_that_nobody_measured_are_named() -> None:
 def test_every_packaged_posterior_says_what_was_measured() -> None:
     origins = {str(path.stem): read_posterior(path).source.origin for path in packaged_posteriors()}
     assert origins["h100"] is origins["h200"] is Origin.IN_PROCESS
-    assert {name for name, origin in origins.items() if origin is Origin.POPULATION} == set(origins) - {"h100", "h200"}
+    of_kernels = {"h100kernels", "h200kernels"}
+    assert {origins[name] for name in of_kernels} == {Origin.KERNELS}
+    assert {name for name, origin in origins.items() if origin is Origin.POPULATION} == set(origins) - {"h100", "h200"} - of_kernels
 
 
 def test_rates_carry_the_origin_of_each() -> None:

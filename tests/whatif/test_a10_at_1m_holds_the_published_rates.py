@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from sim import Deployment, load_rates
-from sim.closed_form.what_if import WhatIf, answer
+from sim import Deployment, WhatIf
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 from tests.cli import run
@@ -13,8 +12,7 @@ from tests.cli import run
 
 @pytest.fixture(scope="module")
 def options():
-    question = WhatIf(Deployment(get_model("Qwen2.5-7B-1M"), get_gpu("A10")), 2**20)
-    result = answer(question, load_rates(question.deployment))
+    result = WhatIf(Deployment(get_model("Qwen2.5-7B-1M"), get_gpu("A10")), 2**20, stack="published-harness").answer()
     return {(o.policy.kind, o.policy.k, o.policy.placement): o for o in result.options}
 
 
@@ -37,10 +35,10 @@ def test_dense_from_host_interval_contains_the_published_0_4(options):
 
 
 def test_the_ratio_is_printed():
-    result = run("what-if", "--ctx", "1M", "--gpu", "A10", "--json")
+    result = run("what-if", "--ctx", "1M", "--gpu", "A10", "--stack", "published-harness", "--json")
     option = next(o for o in json.loads(result.stdout)["options"] if (o["policy"], o["k"], o["kv_in"]) == ("blocks", 32, "host"))
     ratio = option["speedup_over_best_feasible_dense"]
     assert ratio["low"] <= 6.1 / 0.4 <= ratio["high"]
-    text = run("what-if", "--ctx", "1M", "--gpu", "A10").stdout
+    text = run("what-if", "--ctx", "1M", "--gpu", "A10", "--stack", "published-harness").stdout
     assert f"{ratio['point']:.3g}x" in text
     assert "60.1 GB" in text

@@ -9,7 +9,6 @@ from tests.cli import run
 
 ASKED = {
     "what-if": ["what-if", "--ctx", "8K", "--draws", "20", "--explain"],
-    "map": ["what-if", "--ctx", "1M", "--map", "hbm", "--draws", "20"],
     "simulate": ["simulate", "--model", "Llama-3.1-8B", "--num-prompts", "3", "--request-rate", "1", "--draws", "0", "--explain"],
 }
 SAID = {
