@@ -51,8 +51,8 @@ class DecodeStack:
 
     def terms(self) -> str:
         """The facts that rates of this stack were learnt with, as one text."""
-        numbers = (self.summary_bytes, self.several_rows, self.per_sequence, self.per_doubling, self.layer_kernels or 0.0)
-        return " ".join(f"{number:g}" for number in (self.local_tokens, *numbers))
+        numbers = (self.local_tokens, self.summary_bytes, self.several_rows, self.per_sequence, self.per_doubling)
+        return f"{' '.join(f'{number:g}' for number in numbers)} {self.layer_kernels}"
 
 
 # Facts of `kernels`: kernels/model_step.py launches eight kernels a layer and two, keeps one sink block and two local ones, and scans e4m3
