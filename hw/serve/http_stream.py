@@ -33,10 +33,17 @@ def split_url(url: str) -> tuple[str, int, str, bool]:
     if "@" in parts.netloc or parts.query or parts.fragment:
         raise ValueError("a URL without user, password, query and fragment is needed")
     if parts.scheme not in ("http", "https") or not parts.hostname or " " in url:
-        raise ValueError(f"not an http(s) URL: {url!r}")
+        raise ValueError(f"not an http(s) URL: {shown(url)!r}")
     parts.hostname.encode("idna")  # as the resolver would later
     tls = parts.scheme == "https"
     return parts.hostname, parts.port or (443 if tls else 80), parts.path.rstrip("/"), tls
+
+
+def shown(url: str) -> str:
+    """A URL as a message may repeat it: without what may be a user, a password or a key."""
+    whole = url.partition("?")[0].partition("#")[0]
+    scheme, there, _ = whole.partition("://")
+    return (f"{scheme}://" * bool(there) + f"...@{whole.rpartition('@')[2]}" if "@" in whole else whole)[:80]
 
 
 async def events(url: str, payload: dict[str, Any], headers: Mapping[str, str] = NONE) -> AsyncIterator[tuple[float, dict[str, Any]]]:

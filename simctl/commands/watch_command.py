@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from hw.command import headers_of
-from hw.serve.http_stream import split_url
+from hw.serve.http_stream import shown, split_url
 from sim.errors import UsageError
 from sim.files import writable
 from sim.slo import Condition, parse_slo
 from simctl.from_options.deployments import deployment_of
 from simctl.options.option_groups import Sectioned
 from simctl.options.shared_options import deployment_options, limit_options, rate_options
+from simctl.report.serve import LOOPBACK
 from simctl.watch.follow import follow
 from simctl.watch.live import History, serve_history
 
 if TYPE_CHECKING:
+    from ssl import SSLContext
+
     from sim.twin.curve import LatencyCurve
+
+
+SHORTEST_TOKEN = 16  # characters
 
 
 @click.command("watch", cls=Sectioned, sections={})
@@ -31,7 +38,10 @@ if TYPE_CHECKING:
 @click.option("--horizon", type=click.FloatRange(1, 1440), default=20.0, show_default=True, help="Minutes to look ahead.")
 @click.option("--for", "duration", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help="End then. [default: at Ctrl-C]")
 @click.option("--random-length-cv", type=click.FloatRange(0, 10), default=0.0, show_default=True, help="Log-normal lengths with this CV.")
-@click.option("--port", type=click.IntRange(0, 65535), help="Also a live page, /status.json and /metrics on this port of the loopback.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Also a live page, /status.json, /metrics and /healthz on this port.")
+@click.option("--bind", metavar="ADDRESS", help="Of --port: another address than the loopback; needs --token-env.")
+@click.option("--token-env", metavar="NAME", help="Of --port: variable with the token that is asked for, as Bearer or Basic password.")
+@click.option("--tls", nargs=2, metavar="CERT KEY", help="Of --port: PEM files of the certificate and its key; then it is https.")
 @click.option("--trace", metavar="FILE", help="Also write the load as a trace (JSON lines) that simulate and plan read.")
 @click.option("--api-key-env", metavar="NAME", help="Variable that holds the servers' key, sent as Bearer and kept nowhere.")
 @click.option("--header", "headers", multiple=True, metavar="'NAME: VALUE'", help="Header for the servers; may be repeated.")
@@ -55,9 +65,10 @@ def command(urls: tuple[str, ...], slos: tuple[str, ...], **options: Any) -> Non
         raise UsageError("a URL is given twice")
     twin = Twin([url for url, _ in servers], _curve_for(options), _conditions(slos), options["horizon"] * 60.0)
     trace, history, page = writable(options["trace"]), History(), None
+    bind, token, tls = _page_settings(options)
     if options["port"] is not None:
-        page = serve_history(history, options["port"])
-        click.echo(f"http://127.0.0.1:{page.server_address[1]}/", err=True)
+        page = serve_history(history, options["port"], options["every"], bind, token, tls)
+        click.echo(f"http{'s' if tls else ''}://{f'[{bind}]' if ':' in bind else bind}:{page.server_address[1]}/", err=True)
     try:
         follow(twin, servers, options, trace, history)
     except KeyboardInterrupt:
@@ -65,6 +76,29 @@ def command(urls: tuple[str, ...], slos: tuple[str, ...], **options: Any) -> Non
     finally:
         if page:
             page.shutdown()
+
+
+def _page_settings(options: dict[str, Any]) -> tuple[str, str, SSLContext | None]:
+    """(address, token, TLS) of the page. Raises UsageError."""
+    named = [f"--{name.replace('_', '-')}" for name in ("bind", "token_env", "tls") if options[name]]
+    if named and options["port"] is None:
+        raise UsageError(f"{named[0]} is of the page, which needs --port")
+    token = os.environ.get(options["token_env"], "") if options["token_env"] else ""
+    if options["token_env"] and len(token) < SHORTEST_TOKEN:
+        raise UsageError(f"--token-env: {options['token_env']} holds no token of {SHORTEST_TOKEN} characters or more")
+    bind = options["bind"] or LOOPBACK
+    if bind not in (LOOPBACK, "::1") and not token:
+        raise UsageError(f"--bind {bind}: others may then read the page; give --token-env")
+    if not options["tls"]:
+        return bind, token, None
+    from ssl import PROTOCOL_TLS_SERVER, SSLContext
+
+    context = SSLContext(PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(*options["tls"], password=lambda: "")
+    except OSError as error:
+        raise UsageError(f"--tls {' '.join(options['tls'])}: {error.strerror or error}") from None
+    return bind, token, context
 
 
 def _curve_for(options: dict[str, Any]) -> Callable[[float, float], LatencyCurve]:
@@ -93,5 +127,5 @@ def _checked(url: str, key_env: str | None, headers: tuple[str, ...]) -> tuple[s
     try:
         split_url(url)
     except ValueError as error:
-        raise UsageError(f"{url[:80]}: {error}") from None
+        raise UsageError(f"{shown(url)}: {error}") from None
     return url.rstrip("/").removesuffix("/v1"), headers_of(url, headers, key_env)

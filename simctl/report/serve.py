@@ -7,11 +7,14 @@ import json
 import math
 import threading
 import time
+from base64 import b64decode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from hmac import compare_digest
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from socket import AF_INET, AF_INET6
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 import click
@@ -21,12 +24,17 @@ from sim.files import plain
 from simctl import __version__
 from simctl.options.file_options import command_line, options_by_name, options_of
 
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
 LOOPBACK = "127.0.0.1"
+OPEN = ("/healthz",)  # routes that need no token
 COUNTS, WANTED_S = (200, 100, 50), 0.6  # requests of an answer: the most whose first answer is there in this time
 QUANTILES = ("median", "p90", "p95", "p99")
 DROPPED = ("num-prompts", "goal", "draws", "iterations")
 NOT_DRAWN = ("trace", "agent-sessions", "fleet", "rate-curve", "max-concurrency")
 CODE = ("engine", "router")  # a dotted path there is imported
+ASKS = {"WWW-Authenticate": 'Basic realm="simctl"'}
 HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
@@ -184,10 +192,11 @@ Answer = tuple[int, str, str]
 Routes = Mapping[str, tuple[str, Callable[[], str]] | Callable[[str], Answer]]
 
 
-def server(routes: Routes, port: int) -> ThreadingHTTPServer:
-    """An HTTP server on the loopback. A route is (content type, text), or what answers a query; port 0 takes a free one.
+def server(routes: Routes, port: int, bind: str = LOOPBACK, token: str = "", tls: SSLContext | None = None) -> ThreadingHTTPServer:
+    """An HTTP server. A route is (content type, text), or what answers a query; port 0 takes a free one.
 
-    OSError where the port is taken.
+    With a `token` every route but OPEN asks for it, as Bearer or as the password of Basic; without one, only pages of this server are
+    answered, by its loopback names. Raises OSError where the port is taken.
     """
 
     class Handler(BaseHTTPRequestHandler):
@@ -198,8 +207,14 @@ def server(routes: Routes, port: int) -> ThreadingHTTPServer:
             hosts = [f"{name}:{self.server.server_address[1]}" for name in (LOOPBACK, "localhost")]
             address = urlsplit(self.path)
             route = routes.get(address.path)
+            if token and address.path not in OPEN and not _knows(token, self.headers.get("Authorization", "")):
+                self._send(
+                    401, "application/json", json.dumps({"error": "a token is needed"}), {"WWW-Authenticate": 'Basic realm="simctl"'}
+                )
             # a name that somebody else's page resolves to this machine, or that page's own request
-            if self.headers.get("Host") not in hosts or self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
+            elif not token and (
+                self.headers.get("Host") not in hosts or self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin")
+            ):
                 self._send(403, "application/json", json.dumps({"error": "only from a page of this server"}))
             elif route is None:
                 self._send(404, "application/json", json.dumps({"error": f"there are {' and '.join(routes)}"}))
@@ -208,11 +223,16 @@ def server(routes: Routes, port: int) -> ThreadingHTTPServer:
             else:
                 self._send(200, route[0], route[1]())
 
-        def _send(self, status: int, kind: str, text: str) -> None:
+        def _send(self, status: int, kind: str, text: str, more: Mapping[str, str] | None = None) -> None:
             body = f"{text}\n".encode()
             with contextlib.suppress(ConnectionError):  # a slider that moves on waits for no answer
                 self.send_response(status)
-                for name, value in {"Content-Type": f"{kind}; charset=utf-8", "Content-Length": str(len(body)), **HEADERS}.items():
+                for name, value in {
+                    "Content-Type": f"{kind}; charset=utf-8",
+                    "Content-Length": str(len(body)),
+                    **HEADERS,
+                    **(more or {}),
+                }.items():
                     self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(body)
@@ -220,10 +240,25 @@ def server(routes: Routes, port: int) -> ThreadingHTTPServer:
         def log_message(self, format: str, *args: Any) -> None:
             pass
 
-    class LoopbackServer(ThreadingHTTPServer):
+    class Server(ThreadingHTTPServer):
         daemon_threads, block_on_close, allow_reuse_address = True, False, False
+        address_family = AF_INET6 if ":" in bind else AF_INET
 
-    return LoopbackServer((LOOPBACK, port), Handler)
+    found = Server((bind, port), Handler)
+    if tls:  # hands are shaken in a thread of the connection's own, which its timeout ends
+        found.socket = tls.wrap_socket(found.socket, server_side=True, do_handshake_on_connect=False)
+    return found
+
+
+def _knows(token: str, authorization: str) -> bool:
+    """Whether a request carries the token."""
+    scheme, _, given = authorization.partition(" ")
+    if scheme.lower() == "basic":
+        try:
+            given = b64decode(given, validate=True).decode().partition(":")[2]
+        except ValueError:
+            return False
+    return scheme.lower() in ("bearer", "basic") and compare_digest(given.encode(), token.encode())
 
 
 def routes_of(page: str, answers: Callable[[str], tuple[int, dict[str, Any]]]) -> Routes:

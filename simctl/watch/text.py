@@ -47,12 +47,12 @@ def metrics_of(report: TwinReport | None) -> str:
         return ""
     rows: list[tuple[str, str, float]] = [("servers_up", "", report.servers_up), ("request_rate", "", report.rate_per_s)]
     for url, (_, median, _) in report.slowness.items():
-        rows.append(("slowness", f'server="{url}"', median))
+        rows.append(("slowness", f'server="{_label(url)}"', median))
     for url, seen in report.seen.items():
         for row in seen:
             for end, value in zip(("p05", "p95"), row.predicted_ms, strict=True):
-                rows.append((f"predicted_{row.metric}_median_seconds", f'server="{url}",quantile="{end}"', value / 1e3))
-            rows.append((f"seen_{row.metric}_median_seconds", f'server="{url}"', row.median_ms / 1e3))
+                rows.append((f"predicted_{row.metric}_median_seconds", f'server="{_label(url)}",quantile="{end}"', value / 1e3))
+            rows.append((f"seen_{row.metric}_median_seconds", f'server="{_label(url)}"', row.median_ms / 1e3))
     if report.forecast:
         rows.append(("slo_break_chance", "", report.forecast.chance))
         rows.append(("slo_break_after_seconds", "", math.nan if report.forecast.after_s is None else report.forecast.after_s))
@@ -66,3 +66,8 @@ def metrics_of(report: TwinReport | None) -> str:
             named.add(name)
         text.append(f"simctl_watch_{name}{{{labels}}} {value:g}" if labels else f"simctl_watch_{name} {value:g}")
     return "\n".join(text)
+
+
+def _label(value: str) -> str:
+    """A label's value as Prometheus' text format escapes it."""
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

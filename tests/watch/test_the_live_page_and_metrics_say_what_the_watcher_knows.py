@@ -4,12 +4,15 @@ import json
 import math
 import urllib.error
 import urllib.request
+from base64 import b64encode
+from dataclasses import replace
 
 import pytest
 
 from sim.twin.forecast import Forecast
 from sim.twin.twin import SeenLatency, TwinReport
 from simctl.watch.live import History, serve_history
+from simctl.watch.text import metrics_of
 
 SEEN = {"http://a": [SeenLatency("ttft", 55.0, (40.0, 60.0), (45.0, 58.0)), SeenLatency("tpot", 30.0, (25.0, 50.0), (8.0, 10.0))]}
 AHEAD = Forecast(1200.0, 0.8, 0.01, 720.0, (300.0, 1200.0), "ttft:p95<1s", 2, 0.2)
@@ -55,3 +58,38 @@ def test_a_page_of_somebody_else_gets_nothing(address) -> None:
     assert get(f"{address}/status.json", **{"Sec-Fetch-Site": "cross-site"})[0] == 403
     assert get(f"{address}/status.json", Host="evil.example")[0] == 403
     assert get(f"{address}/nothing")[0] == 404
+
+
+def test_labels_are_escaped() -> None:
+    odd = replace(REPORT, slowness={'http://a/"\\x\n': (1.2, 1.3, 1.4)}, seen={})
+    assert 'server="http://a/\\"\\\\x\\n"' in metrics_of(odd)
+
+
+def test_health_is_a_report_of_late(address) -> None:
+    assert get(f"{address}/healthz") == (200, "ok\n")
+    history = History()
+    assert history.health(60.0)[0] == 503
+    history.add(REPORT, "12:00:00")
+    assert history.health(60.0)[0] == 200
+    assert history.health(-1.0)[0] == 503
+
+
+def test_beyond_the_loopback_a_token_is_asked_for() -> None:
+    history = History()
+    server = serve_history(history, 0, bind="0.0.0.0", token="0123456789abcdef")
+    address = f"http://127.0.0.1:{server.server_address[1]}"
+    basic = b64encode(b"prometheus:0123456789abcdef").decode()
+    try:
+        assert get(f"{address}/healthz")[0] == 503  # open, and there is no report yet
+        for wrong in (
+            {},
+            {"Authorization": "Bearer 0123456789abcdeg"},
+            {"Authorization": "Basic !"},
+            {"Authorization": "0123456789abcdef"},
+        ):
+            assert get(f"{address}/metrics", **wrong)[0] == 401
+        for right in ("Bearer 0123456789abcdef", f"Basic {basic}"):
+            assert get(f"{address}/metrics", Authorization=right, Host="fleet.example")[0] == 200
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from sim.workload.jsonl import load_jsonl
 from simctl.cli import main
+from simctl.watch.load_trace import LoadTrace
 from tests.twin.metrics_server import serving, vllm_metrics
 
 WHERE = ["--gpu", "H100", "--model", "Llama-3.1-8B", "--every", "1"]
@@ -36,6 +37,29 @@ def test_windows_are_json_and_the_trace_is_read_by_simulate(capsys, tmp_path) ->
     assert (reports[-1]["prompt_tokens"], reports[-1]["output_tokens"]) == (512.0, 64.0)
     assert {row["metric"] for row in reports[-1]["seen"][url]} == {"ttft", "tpot"}
     assert len(load_jsonl(trace)) == 5 * (len(reports) - 1)
+
+
+def test_a_counter_that_jumps_writes_no_trace_and_files_are_rotated(tmp_path) -> None:
+    trace = LoadTrace(tmp_path / "load.jsonl", rotates_at_bytes=10_000)
+    assert "a counter jumped" in trace.add(0.0, 15.0, 4e6, 512.0, 64.0, 2)
+    for window in range(40):
+        assert trace.add(15.0 * window, 15.0, 30, 512.0, 64.0, 2) == ""
+    sizes = {file.name: file.stat().st_size for file in tmp_path.iterdir()}
+    assert set(sizes) == {"load.jsonl", "load.jsonl.1"}
+    assert max(sizes.values()) <= 10_000
+    assert load_jsonl(tmp_path / "load.jsonl").arrival_s[-1] > load_jsonl(tmp_path / "load.jsonl.1").arrival_s[-1]
+
+
+def test_a_page_for_others_needs_a_token_and_a_refusal_repeats_no_password(capsys, tmp_path) -> None:
+    page = ["http://a", *WHERE, "--port", "0", "--for", "1"]
+    assert "give --token-env" in watch(capsys, *page, "--bind", "0.0.0.0")[2]
+    assert "holds no token" in watch(capsys, *page, "--bind", "0.0.0.0", "--token-env", "NOBODY_SET_THIS")[2]
+    assert "--tls /nowhere" in watch(capsys, *page, "--tls", "/nowhere", "/nowhere")[2]
+    assert "needs --port" in watch(capsys, "http://a", *WHERE, "--bind", "0.0.0.0")[2]
+    for url in ("http://me:s3cret@host", "http://host/?key=s3cret", "ftp:me:s3cret@host", "s3cret:@x"):
+        code, _, err = watch(capsys, url, *WHERE)
+        assert code == 2
+        assert "s3cret" not in err
 
 
 def test_a_silent_server_and_one_of_another_kind_are_told(capsys) -> None:
