@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from sim.engine.server_flags import read_flag, split_flags
+from sim.engine.server_flags import NotSimulated, read_flag, split_flags
 from sim.errors import UsageError
 from sim.specs.lora import Lora
 from sim.specs.models import get_model
@@ -46,7 +46,7 @@ def read_flags(flags: str, lora_share: float = 1.0, engine: str = "vllm") -> Ser
     """
     said: dict[str, Any] = {}
     words = [word.replace("'", "") for word in re.findall(r"(?:[^\s{]|\{[^}]*\})+", flags)]
-    unread = [read_flag("server flags", engine, *pair, said) for pair in split_flags(engine, words) if pair[0] not in ("", *ELSEWHERE)]
+    unread = [_unread(engine, *pair, said) for pair in split_flags(engine, words) if pair[0] not in ("", *ELSEWHERE)]
     if engine == "sglang" and said.pop("data_parallel_size", 1) > 1:
         unread.append("--dp-size")
     for name, kind in NUMBERS.items():
@@ -64,6 +64,14 @@ def read_flags(flags: str, lora_share: float = 1.0, engine: str = "vllm") -> Ser
     parallel = Parallel(said.get("pipeline_parallel_size", 1), said.get("data_parallel_size", 1), said.get("enable_expert_parallel", False))
     notes = tuple(f"its server's {flag} is not simulated" for flag in unread if flag)
     return ServerFlags(Limits(engine, **limits), said.get("tp", 1), parallel, said.get("kv_cache_memory_bytes"), notes)
+
+
+def _unread(engine: str, flag: str, value: str | None, said: dict[str, Any]) -> str:
+    """Put what a flag says into `said`; the flag itself where it may change times and nothing here stands for it."""
+    try:
+        return read_flag("server flags", engine, flag, value, said).partition(" (")[0]
+    except NotSimulated:
+        return f"--{flag}"
 
 
 def _number(name: str, value: Any, kind: Callable[[Any], float]) -> Any:

@@ -116,10 +116,23 @@ ENGINES = {
 }
 
 
+# Engines that people ask for, and what comes nearest
+_NEAREST = "is not simulated; --engine vllm with its model, GPUs, batch limit (--max-num-seqs) and dtype is the nearest that is"
+NOT_SIMULATED = {
+    **dict.fromkeys(("trtllm", "tensorrtllm"), f"TensorRT-LLM {_NEAREST}"),
+    **dict.fromkeys(("tgi", "textgenerationinference"), f"text-generation-inference {_NEAREST}"),
+    **{name: f"{name} {_NEAREST}" for name in ("lmdeploy", "mlcllm", "exllamav2", "aphrodite")},
+    "ollama": "Ollama runs llama.cpp: --engine llamacpp",
+    **dict.fromkeys(("mlx", "mlxlm"), "MLX is not simulated; --engine llamacpp runs on the same cards"),
+}
+
+
 def engine_of(name: str) -> EngineKind:
     """The engine of that name; of a dotted path, that class with what holds for vLLM. Raises UsageError for an unknown name."""
     if name in ENGINES:
         return ENGINES[name]
+    if (other := name.lower().replace("-", "").replace("_", "")) in NOT_SIMULATED:
+        raise UsageError(f"engine {name!r}: {NOT_SIMULATED[other]}")
     if "." not in name.strip("."):
         raise UsageError(f"unknown engine {name!r}; known: {', '.join(ENGINES)}, or the dotted path of a scheduler class")
     return replace(ENGINES["vllm"], scheduler=_named, settings=_graph_settings)

@@ -7,8 +7,10 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from sim.engine.other_flags import known_without_effect, refusal
 from sim.engine.versions import known_version
 from sim.errors import UsageError
+from sim.specs.precision import KV_DTYPES
 
 
 def _text(value: str) -> str:
@@ -26,28 +28,44 @@ def _dtype(value: str) -> str | None:
 
 
 def _kv(value: str) -> str | None:
-    return "fp8" if value.startswith("fp8") else _dtype(value)
+    """KV dtype as vLLM and SGLang spell it. ValueError for caches of other widths, which no rate here is of."""
+    if value.startswith("fp8"):
+        return "fp8"
+    if value not in ("auto", "bfloat16", "float16", "half", "bf16", "fp16", "int8", "fp32", "float32"):
+        raise ValueError(f"{value[:40]} is not simulated: caches of 16 bits, fp8 and int8 are")
+    return _dtype(value)
 
 
 def _quantization(value: str) -> str | None:
-    return "fp8" if value == "fp8" else None  # others are the checkpoint's own
+    return "fp8" if value in ("fp8", "w8a8_fp8") else "int8" if value == "w8a8_int8" else None  # others are the checkpoint's own
 
 
 def _several(value: str) -> bool:
     return int(value) > 1
 
 
-def _cache_type(value: str) -> str | None:
-    return {"f16": "fp16", "bf16": "bf16", "q8_0": "int8"}.get(value.lower())
+def _cache_type(value: str) -> str:
+    """KV dtype as llama.cpp spells it. ValueError for one that it does not have."""
+    found = {"f16": "fp16", "f32": "fp32", "bf16": "bf16"}.get(value.lower(), value.lower())
+    if found not in KV_DTYPES:
+        raise ValueError(f"{value[:40]} is no type of a cache")
+    return found
 
 
 def _micro_batch(value: str) -> dict[str, int]:
     return {"n_ubatch": _count(value)}
 
 
-def _all_layers(value: str) -> bool | None:
-    """Whether all layers are on the GPU; None for a number that may be fewer."""
-    return True if value in ("all", "auto", "-1") or int(value) >= 99 else None
+def _all_layers(value: str) -> bool:
+    """All layers on the GPU. ValueError for a number that may be fewer."""
+    if value in ("all", "auto", "-1") or (value.isdecimal() and int(value) >= 99):
+        return True
+    raise ValueError(f"{value[:40]}: layers on the CPU are not simulated; 99 puts all on the GPU")
+
+
+def _option(name: str, read: Callable[[str], Any]) -> Callable[[str], dict[str, Any]]:
+    """Reads a value as the engine's own option of that name."""
+    return lambda value: {name: read(value)}
 
 
 def gguf_name(value: str) -> str:
@@ -57,6 +75,10 @@ def gguf_name(value: str) -> str:
     found = re.fullmatch(r"(.+?)[-._]((?:i?q\d|mxfp4|b?f16)\w*)", name, re.IGNORECASE)
     name, kind = (found[1], found[2]) if found and not kind else (name, kind)
     return f"{name}:{kind.lower()}"
+
+
+class NotSimulated(UsageError):
+    """A flag that would move the answer, or may, and that no setting here stands for."""
 
 
 Reader = Callable[[str], Any]
@@ -105,6 +127,9 @@ FLAGS: dict[str, dict[str, tuple[str, Reader]]] = {
         "mem-fraction-static": ("gpu_memory_utilization", _text),
         "page-size": ("block_size", _count),
         "max-total-tokens": ("max_total_tokens", _text),
+        "schedule-policy": ("options", _option("schedule_policy", _text)),
+        "max-prefill-tokens": ("options", _option("max_prefill_tokens", _count)),
+        "cuda-graph-max-bs": ("options", _option("cuda_graph_max_bs", _count)),
         "ep-size": ("enable_expert_parallel", _several),
         "ep": ("enable_expert_parallel", _several),
     },
@@ -126,6 +151,7 @@ FLAGS: dict[str, dict[str, tuple[str, Reader]]] = {
         "ctv": ("kv_dtype", _cache_type),
         "cache-type-v": ("kv_dtype", _cache_type),
         "ngl": ("all_layers", _all_layers),
+        "gpu-layers": ("all_layers", _all_layers),
         "n-gpu-layers": ("all_layers", _all_layers),
     },
 }
@@ -142,16 +168,12 @@ SWITCHES: dict[str, tuple[str, Any]] = {
     "enable-lora": ("enable_lora", True),
     "async-scheduling": ("options", {"async_scheduling": True}),
     "no-async-scheduling": ("options", {"async_scheduling": False}),
+    "disable-overlap-schedule": ("options", {"overlap_schedule": False}),
 }
-DRAFTERS = {"ngram": "ngram", "eagle": "eagle", "eagle3": "eagle3", "mtp": "eagle", "draft_model": "draft_model"}
-# of names, ports, logs and keys: they change no time
-NO_MATTER = re.compile(
-    r"m|host|port|uds|served-model-name|model-name|api-key|trust-remote-code|download-dir|tokenizer.*|chat-template.*|.*log.*|revision|"
-    r"(random-)?seed|root-path|allowed-.*|ssl-.*|enable-auto-tool-choice|tool-call-parser|reasoning-parser|uvicorn.*|response-role|"
-    r"load-format|middleware|lora-modules|fa|flash-attn|cb|cont-batching|t|threads|jinja|alias|mlock|no-mmap|metrics|no-webui|"
-    r"enable-metrics|model-id|model-dir|is-prefill-worker|is-decode-worker|enable-cache-report|enable-prompt-tokens-details|"
-    r"grammar-backend|sampling-backend"
-)
+DRAFTERS = {"ngram": "ngram", "eagle": "eagle", "eagle3": "eagle3", "mtp": "mtp", "nextn": "mtp", "draft_model": "draft_model"}
+# Connectors that hand KV to another server, whose role the file says elsewhere; those that keep it in this host's memory
+BETWEEN = re.compile(r"Nixl|P2pNccl|Mooncake(?!Store)|PyNccl|MoRIIO|Decode|DynamoNixl", re.IGNORECASE)
+WITHIN = re.compile(r"Offloading|LMCacheConnectorV1|SimpleCPUOffload")
 
 
 def split_flags(engine: str, words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
@@ -167,31 +189,47 @@ def split_flags(engine: str, words: Sequence[str]) -> Iterator[tuple[str, str | 
         if flag in SWITCHES and flag not in known and not (equals and value.lower() == "false"):
             yield flag, None
         else:
-            yield flag, rest.pop(0) if not equals and rest and not rest[0].startswith("--") else value
+            yield flag, rest.pop(0) if not equals and rest and not re.match(r"--|-[a-zA-Z]", rest[0]) else value
 
 
 def read_flag(name: str, engine: str, flag: str, value: str | None, options: dict[str, Any]) -> str:
-    """Put what a flag says into `options`; what it says beyond them, or nothing. UsageError, of the file `name`, for no value."""
+    """Put what a flag says into `options`; what of it is let be, and why, or nothing.
+
+    UsageError, of the file `name`, for what is no value, and for a flag that would move the answer and is not simulated.
+    """
     known = FLAGS.get(engine, {})
     if value is None:
         option, setting = SWITCHES[flag]
         _put(options, option, setting)
-    elif flag in ("speculative-config", "sc"):
-        return _drafts(name, value, options)
+        return ""
+    if flag in ("speculative-config", "sc"):
+        _drafts(name, value, options)
+    elif flag == "kv-transfer-config":
+        _transfer(name, value, options)
+    elif flag in ("compilation-config", "O.", "cc"):
+        return _compilation(name, value, options)
     elif flag in known:
         option, read = known[flag]
         try:
             setting = read(value)
         except ValueError as error:
-            raise UsageError(f"{name}: --{flag} {error if read in (_count, _micro_batch) else f'is no number: {value[:40]!r}'}") from None
+            said = str(error) if not str(error).startswith(("could not", "invalid literal")) else f"is no number: {value[:40]!r}"
+            raise UsageError(f"{name}: --{flag} {said}") from None
         if setting is not None:
             _put(options, option, setting)
         elif option == "dtype" and flag != "dtype":
-            return f"--quantization {value} (the checkpoint's own is taken)"
-        elif flag != "dtype":
+            options["quantization"] = value
+        elif option == "engine_version":
             return f"--{flag} {value[:40]}"
-    elif not NO_MATTER.fullmatch(flag):
-        return f"--{flag}"
+    elif why := refusal(flag, value):
+        raise NotSimulated(f"{name}: --{flag} {value[:40]}".rstrip() + f": {why}; without it in the file, the rest is answered")
+    else:
+        reason = known_without_effect(flag)
+        if reason is None:
+            raise NotSimulated(
+                f"{name}: --{flag} is not known here: whether it moves the answer is not; without it in the file, the rest is answered"
+            )
+        return f"--{flag} ({reason})" if reason else ""
     return ""
 
 
@@ -199,19 +237,71 @@ def _put(options: dict[str, Any], option: str, setting: Any) -> None:
     options[option] = options.get(option, {}) | setting if isinstance(setting, dict) else setting
 
 
-def _drafts(name: str, text: str, options: dict[str, Any]) -> str:
-    """Drafts, whose synthetic acceptance may be written beside them."""
+def _object(name: str, flag: str, text: str) -> dict[str, Any]:
     try:
         said = json.loads(text)
+    except ValueError:
+        said = None
+    if not isinstance(said, dict):
+        raise UsageError(f"{name}: --{flag} needs a JSON object")
+    return said
+
+
+def _drafts(name: str, text: str, options: dict[str, Any]) -> None:
+    """Drafts, whose synthetic acceptance may be written beside them."""
+    try:
+        said = _object(name, "speculative-config", text)
         drafts = {"draft_tokens": int(said["num_speculative_tokens"])}
         method = str(said.get("method") or ("draft_model" if said.get("model") else "ngram"))
         shares = ",".join(f"{float(share):g}" for share in said.get("synthetic_acceptance_rates") or ())
     except (ValueError, TypeError, KeyError):
         raise UsageError(f"{name}: --speculative-config needs num_speculative_tokens in a JSON object") from None
-    if method not in DRAFTERS:
-        return f"--speculative-config of method {method}"
+    drafter = DRAFTERS.get("mtp" if method.endswith("_mtp") else method)
+    if drafter is None:
+        raise NotSimulated(f"{name}: --speculative-config of method {method} is not simulated; methods that are: {', '.join(DRAFTERS)}")
     accepted = {"acceptance_per_position": shares} if shares else {}
-    options["options"] = options.get("options", {}) | drafts | {"drafter": DRAFTERS[method]} | accepted
+    options["options"] = options.get("options", {}) | drafts | {"drafter": drafter} | accepted
     if method == "draft_model" and said.get("model"):
         options["draft_model"] = str(said["model"])
-    return ""
+
+
+def _transfer(name: str, text: str, options: dict[str, Any]) -> None:
+    """KV connectors: host memory of this server's own becomes `kv_offloading_size`; those between servers say nothing by themselves."""
+    said = _object(name, "kv-transfer-config", text)
+    connector, extra = str(said.get("kv_connector", "")), said.get("kv_connector_extra_config") or {}
+    if not isinstance(extra, dict):
+        raise UsageError(f"{name}: --kv-transfer-config: kv_connector_extra_config must be a JSON object")
+    if connector == "MultiConnector":
+        for each in extra.get("connectors") or ():
+            _transfer(name, json.dumps(each), options)
+    elif WITHIN.search(connector):
+        gib = _host_gib(name, extra)
+        if gib:
+            options["kv_offloading_size"] = gib
+        elif "Offloading" in connector or "SimpleCPU" in connector:
+            raise UsageError(f"{name}: --kv-transfer-config: {connector} gives no cpu_bytes_to_use: how much host memory keeps KV?")
+        else:  # LMCache reads its size from a variable, or takes 5 GB
+            options["lmcache"] = True
+    elif not BETWEEN.search(connector):
+        raise NotSimulated(
+            f"{name}: --kv-transfer-config: connector {connector or 'of no name'} is not simulated; without it, the rest is answered"
+        )
+
+
+def _host_gib(name: str, extra: dict[str, Any]) -> float:
+    """GiB of host memory for KV that a connector's own settings name."""
+    try:
+        if (size := extra.get("cpu_bytes_to_use") or extra.get("cpu_bytes_to_use_per_rank")) is not None:
+            return float(size) / 2**30
+        return float(extra.get("lmcache.max_local_cpu_size") or extra.get("max_local_cpu_size") or 0)
+    except (TypeError, ValueError):
+        raise UsageError(f"{name}: --kv-transfer-config: bytes of host memory must be a number") from None
+
+
+def _compilation(name: str, text: str, options: dict[str, Any]) -> str:
+    """vLLM's compilation: no graphs at level or mode 0; other settings are close to what is measured."""
+    said = {"level": int(text)} if text.isdecimal() else _object(name, "compilation-config", text)
+    if said.get("cudagraph_mode") == "NONE" or said.get("level", said.get("mode", 3)) == 0 or said.get("use_cudagraph") is False:
+        options["enforce_eager"] = True
+        return ""
+    return "--compilation-config (graphs are captured as by default)"

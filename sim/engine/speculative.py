@@ -14,7 +14,7 @@ from sim.engine.versions import rules_of
 from sim.errors import UsageError
 from sim.specs.drafts import HEADS
 
-DRAFTERS = ("ngram", "draft_model", "eagle", "eagle3")
+DRAFTERS = ("ngram", "draft_model", "eagle", "eagle3", "mtp")
 KNOWN: dict[str, Any] = {
     "draft_tokens": 0,
     "acceptance": 0.7,

@@ -7,7 +7,8 @@ from dataclasses import replace
 from sim.specs.model import ModelSpec
 
 EAGLE3_VOCAB = 32_000  # draft vocabulary of published EAGLE-3 heads
-HEADS = {"eagle": None, "eagle3": EAGLE3_VOCAB}  # vLLM's methods, and the words that they draft from: none is all of the model's
+# vLLM's methods, and the words that they draft from: none is all of the model's. mtp is the model's own head.
+HEADS = {"eagle": None, "eagle3": EAGLE3_VOCAB, "mtp": None}
 
 
 def draft_head(model: ModelSpec, method: str) -> ModelSpec:

@@ -29,7 +29,8 @@ DTYPE_BYTES: dict[str, float] = {
 # As engines spell dtypes; auto is the checkpoint's
 SPELT = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32", "auto": None}
 SPELT |= dict.fromkeys(("fp8_e4m3", "fp8_e5m2"), "fp8")
-KV_DTYPES = ("fp32", "bf16", "fp16", "fp8", "int8")
+KV_OF_LLAMA_CPP = ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
+KV_DTYPES = ("fp32", "bf16", "fp16", "fp8", "int8", *KV_OF_LLAMA_CPP)
 STATE_BYTES = 4.0  # recurrent state is float32 in every engine looked at (reference: gdn/state_dtypes.csv)
 ACTIVATION_BYTES = 2.0
 
@@ -106,6 +107,8 @@ def check_engine(precision: Precision, engine: str, gpu: GpuSpec | None = None) 
     """Raise UsageError for GGUF types under an engine that does not serve them, and for a GPU that only llama.cpp serves on."""
     if gpu is not None and gpu.source.startswith("Apple") and engine != "llamacpp":
         raise UsageError(f"{gpu.name}: {engine} does not run on Apple GPUs; ask with --engine llamacpp")
+    if precision.kv in KV_OF_LLAMA_CPP and engine != "llamacpp":
+        raise UsageError(f"a KV cache of {precision.kv} is llama.cpp's: ask with --engine llamacpp, not {engine}")
     if precision.weights in gguf.GGUF and engine != "llamacpp":
         raise UsageError(f"{precision.weights} is a GGUF type of llama.cpp: ask with --engine llamacpp, not {engine}")
 

@@ -4,49 +4,78 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import click
 
+from sim.errors import UsageError
 from sim.yaml_text import read_yaml
-from simctl.options.from_deployment import Found, commands_of, documents_of, front_of, read_server, walk
+from simctl.options.from_deployment import (
+    Found,
+    commands_of,
+    documents_of,
+    found_of,
+    front_of,
+    listing,
+    read_server,
+    role_of_words,
+    servers_of_text,
+    walk,
+)
 from simctl.options.option_groups import members_of
 
 ROLES = ("prefill", "decode")
-LABELS = ("simctl/role", "llm-d.ai/role", "type")
-OF_ROLES = ("--kv-transfer-config", "--disaggregation-mode")
+LABELS = ("simctl/role", "llm-d.ai/role", "type", "subComponentType")
 OF_ONE = ("replicas", "minReplicas", "parallelism")  # what a mapping says of its own server, not of the prefill inside of it
 
 
-def pools_of(name: str, text: str) -> dict[str, Any] | None:
+def pools_of(path: Path, text: str) -> dict[str, Any] | None:
     """A fleet file's mapping of a deployment file's servers; None where there is none in it. UsageError naming what cannot be read."""
-    documents = documents_of(name, text)
+    name, servers = path.name, servers_of_text(path, text)
     found: list[tuple[str, Found]] = []
-    for document in documents:
-        for role, part in _units(name, document, ""):
-            server = read_server(name, [part])
-            same = next((each for kind, each in found if kind == role and _settings(each) == _settings(server)), None)
-            if same is None:
-                found.append((role, server))
-            else:  # one service a replica
-                same.options["replicas"] = same.options.get("replicas", 1) + server.options.get("replicas", 1)
+    if servers is not None:
+        read = [(role_of_words(each.words) or "serve", found_of(path, [each])) for each in servers]
+    else:
+        units = (unit for document in documents_of(path, text) for unit in _units(name, document, ""))
+        read = [(role, read_server(name, [part])) for role, part in units]
+    for role, server in read:
+        same = next((each for kind, each in found if kind == role and _settings(each) == _settings(server)), None)
+        if same is None:
+            found.append((role, server))
+        else:  # one service a replica
+            same.options["replicas"] = same.options.get("replicas", 1) + server.options.get("replicas", 1)
     if not found:
         return None
-    if unused := list(dict.fromkeys(each for _, server in found for each in server.unused if each not in OF_ROLES)):
-        click.echo(f"{name}: not used: {', '.join(unused)}", err=True)
+    _check_models(name, found)
     roles = [role for role, _ in found]
     names = [role if roles.count(role) == 1 else f"{role}-{roles[:i].count(role)}" for i, role in enumerate(roles)]
+    unused = list(dict.fromkeys(each for _, server in found for each in server.unused))
+    labelled = [(f"{pool} ", server.options) for pool, (_, server) in zip(names, found, strict=True)]
+    for line in listing(name, labelled if len(labelled) > 1 else [("", found[0][1].options)], unused):
+        click.echo(line, err=True)
     router = front_of(text)
     more = {"router": router} if router else {}
     return {"pools": [_pool(pool, role, server) | more for pool, (role, server) in zip(names, found, strict=True)]}
 
 
-def is_fleet(name: str, text: str) -> bool:
+def _check_models(name: str, found: list[tuple[str, Found]]) -> None:
+    """UsageError where prefill and decode serve different models, or one of them is not there."""
+    models = {role: {str(server.options["model"]) for kind, server in found if kind == role} for role in ROLES}
+    if models["prefill"] and models["decode"] and models["prefill"] != models["decode"]:
+        raise UsageError(f"{name}: prefill serves {', '.join(models['prefill'])}, decode {', '.join(models['decode'])}: one model has both")
+    for role, other in (ROLES, ROLES[::-1]):
+        if models[role] and not models[other]:
+            raise UsageError(f"{name}: a {role} server, and no {other} server that it works with")
+
+
+def is_fleet(path: Path, text: str) -> bool:
     """Whether a text is a fleet file: one mapping with pools, or none that holds a server."""
-    if re.search(r"^---\s*$", text, flags=re.MULTILINE):
+    name = path.name
+    if servers_of_text(path, text) is not None or re.search(r"^---\s*$", text, flags=re.MULTILINE):
         return False
     document = read_yaml(text, name)
-    return not isinstance(document, dict) or "pools" in document or not commands_of(name, document)
+    return not isinstance(document, dict) or "pools" in document or not any(commands_of(name, each) for each in documents_of(path, text))
 
 
 def _settings(found: Found) -> dict[str, Any]:
@@ -57,7 +86,7 @@ def _units(name: str, value: Any, role: str) -> Iterator[tuple[str, Any]]:
     """(role, part of the document with one server alone), the server's siblings that hold none with it."""
     servers = commands_of(name, value)
     if len(servers) == 1:
-        yield role or _role(value), value
+        yield role or role_of_words(servers[0][1]) or _role(value), value
     elif isinstance(value, list):
         for each in value:
             yield from _units(name, each, role)

@@ -83,7 +83,7 @@ def fleet_of(options: Mapping[str, Any]) -> Fleet:
     from simctl.options.simulate_options import OF_POOLS
 
     for name, default in OF_POOLS.make_context("pool", []).params.items():
-        if options[name] != default:
+        if options[name] != default and name != "gpu":  # for pools that name none
             flag = (
                 next(option for option in members_of(OF_POOLS.params) if option.name == name)
                 .get_error_hint(None)
@@ -92,7 +92,7 @@ def fleet_of(options: Mapping[str, Any]) -> Fleet:
             )
             raise UsageError(f"{flag}: with --fleet, a pool of {options['fleet_file'].name} says that")
     door = {name: options[name] for name in ADMISSION}
-    return load_fleet(options["fleet_file"], lambda options: _pool_deployment({**options, **door}))
+    return load_fleet(options["fleet_file"], lambda options: _pool_deployment({**options, **door}), options["gpu"])
 
 
 def _pool_deployment(options: Mapping[str, Any]) -> Deployment:

@@ -110,8 +110,9 @@ class At:
             raise self.error(str(error)) from None
 
 
-def load_fleet(path: Path, deploy: Deploy) -> Fleet:
-    """Read a fleet file, or the pools of a deployment file. `deploy` makes a deployment of a pool's options.
+def load_fleet(path: Path, deploy: Deploy, gpu: str | None = None) -> Fleet:
+    """Read a fleet file, or the pools of a deployment file. `deploy` makes a deployment of a pool's options; `gpu` is that of pools which
+    name none.
 
     Raises UsageError naming the place in the file.
     """
@@ -123,11 +124,11 @@ def load_fleet(path: Path, deploy: Deploy) -> Fleet:
     from simctl.from_options.deployment_pools import is_fleet, pools_of
 
     text = text_of(path, MAX_BYTES, path.name)
-    root = At(path.name, read_yaml(text, path.name) if is_fleet(path.name, text) else pools_of(path.name, text))
+    root = At(path.name, read_yaml(text, path.name) if is_fleet(path, text) else pools_of(path, text))
     body = root.mapping(KEYS)
     if "pools" not in body:
         raise root.error("needs pools")
-    pools = tuple(_pool(each, place, deploy) for place, each in enumerate(body["pools"].items()))
+    pools = tuple(_pool(each, place, deploy, gpu) for place, each in enumerate(body["pools"].items()))
     given: dict[str, Any] = {}
     if "network" in body:
         net = body["network"].mapping(("latency-s", "shared-gb-s"))
@@ -157,7 +158,7 @@ def load_fleet(path: Path, deploy: Deploy) -> Fleet:
     return fleet
 
 
-def _pool(at: At, place: int, deploy: Deploy) -> PoolSpec:
+def _pool(at: At, place: int, deploy: Deploy, gpu: str | None) -> PoolSpec:
     from dataclasses import replace
 
     from sim.cluster.pools import FETCHES, ROLES
@@ -169,6 +170,10 @@ def _pool(at: At, place: int, deploy: Deploy) -> PoolSpec:
     for key in ("engine", "router"):
         if key in own and "." in str(own[key].value):
             raise own[key].error("a fleet file cannot name a class: importing it runs code")
+    if gpu is not None and "gpu" in values:
+        raise UsageError(f"--gpu: with --fleet, a pool of {at.where.partition(':')[0]} says that")
+    if gpu is not None:
+        values["gpu"] = At(f"{at.where}.gpu", gpu)
     options = _options(at, values)
     replicas = own["replicas"].whole(1, MOST_REPLICAS) if "replicas" in own else 1
     routing = own["router-options"].settings() if "router-options" in own else {}

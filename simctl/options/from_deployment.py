@@ -15,20 +15,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sim.engine.other_flags import SILENT
+from sim.engine.registry import NOT_SIMULATED
 from sim.engine.server_flags import FLAGS, read_flag, split_flags
 from sim.engine.versions import NEWEST
 from sim.errors import UsageError
 from sim.files import text_of
+from sim.specs.models import get_model
 from sim.yaml_text import read_yaml
+from simctl.options.deployment_forms import MORE_ARGUMENTS, ROUTING, canonical, environment
+from simctl.options.shell_text import Command, commands, engine_in, environment_of, unit_commands, unset_in
 
 MOST_BYTES = 1 << 18
-SERVERS = {
-    "vllm": r"\bvllm\s+serve\b|vllm\.entrypoints|\bdynamo\.vllm\b|\brun\b.*\bvllm/vllm-openai\b",
-    "sglang": r"\bsglang\s+serve\b|sglang\.launch_server|\bdynamo\.sglang\b",
-    "llamacpp": r"\bllama-server\b|\bllama\.cpp:(server|full)",
-}
 VERSIONS = {"apps": ("v1",), "serving.kserve.io": ("v1alpha1", "v1alpha2", "v1beta1"), "nvidia.com": ("v1alpha1", "v1beta1")}
-IMAGES = re.compile(r"(^|/)(vllm/vllm-openai|lmsysorg/sglang|llama\.cpp)(:|@|$)")
 VERSION = re.compile(r"vllm/vllm-openai:v?(\d+\.\d+(?:\.\d+)?)")
 # Variables of an engine, and those that change no time: keys, logs, caches, where it listens
 VARIABLES = re.compile(
@@ -40,9 +39,18 @@ PRODUCTS = (
     "nvidia.com/gpu.product",
     "cloud.google.com/gke-accelerator",
     "gpu.nvidia.com/class",
+    "karpenter.k8s.aws/instance-gpu-name",
+    "eks.amazonaws.com/instance-gpu-name",
+    "beta.amd.com/gpu.product-name",
+    "amd.com/gpu.product-name",
     "accelerator",
 )
 COUNTS = ("nvidia.com/gpu", "amd.com/gpu", "gpu")
+NO_SERVER = "no `vllm serve`, SGLang or llama-server in it: neither a command line nor args of a container"
+POWER = "the rates are those of cards at their own limit; take it out to ask for that"
+MOST_COPIES = 1024
+SETS = "a .env beside the file may set it"
+LMCACHE_GB = 5.0  # host memory of a rank, where no setting gives it
 # How a proxy in front is set to route -> our routers
 FRONTS = (
     (r"vllm-router\b.*\s--policy[\s']+(\w+)", {"random": "random", "power_of_two": "power-of-two", "cache_aware": "prefix-affinity"}),
@@ -67,24 +75,56 @@ class Found:
 def read_deployment(path: Path) -> Found:
     """Settings of a deployment file. UsageError where no server is in it, or a value is none; OSError when it cannot be read."""
     text = text_of(path, MOST_BYTES, path.name)
-    if (engine := _engine(re.sub(r"\\\s*\n", " ", text))) and not re.search(r"^\s*[\w.-]+:(\s|$)", text, re.MULTILINE):
-        found = Found(unused=list(dict.fromkeys(VARIABLES.findall(re.sub(r"^\s*#.*", "", text, flags=re.MULTILINE)))))
-        found = _server(path.name, [(engine, _with_config(path, _words(path.name, text)))], found)
+    servers = servers_of_text(path, text)
+    if servers is None:
+        documents = documents_of(path, text)
+        if any(roles_in(path.name, document) for document in documents):
+            raise UsageError(f"{path.name}: prefill and decode are servers of their own: --fleet {path.name} reads both")
+        found = read_server(path.name, documents)
     else:
-        found = read_server(path.name, documents_of(path.name, text))
+        found = found_of(path, servers)
     found.options |= {"router": router} if (router := front_of(text)) else {}
     return found
+
+
+def servers_of_text(path: Path, text: str) -> list[Command] | None:
+    """Servers of a script, a unit or a command line; None for a document of YAML or JSON."""
+    if re.search(r"^\s*ExecStart\s*=", text, re.MULTILINE):
+        return unit_commands(path.name, text, path.parent)
+    script = text.startswith("#!") or path.suffix in (".sh", ".bash")
+    if not script and re.search(r"^\s*(?:-\s+)?[\w./-]+:(\s|$)", text, re.MULTILINE) and not re.match(r"\s*(docker|podman|vllm)\s", text):
+        return None
+    if engine_in(re.sub(r"\\\s*\n", " ", text)) is None:
+        return [] if script else None
+    return commands(path.name, text, environment_of(path.parent))
+
+
+def found_of(path: Path, servers: Sequence[Command]) -> Found:
+    """Settings of the first of these servers, and how many start alike."""
+    named = [match for each in servers for match in VARIABLES.findall(" ".join(each.variables))]
+    text = re.sub(r"^\s*#.*", "", text_of(path, MOST_BYTES, path.name), flags=re.MULTILINE)
+    if power := re.search(r"nvidia-smi\b.*(?:-pl|--power-limit)[\s=]+(\d+)", text):
+        raise UsageError(f"{path.name}: nvidia-smi sets a power limit of {power[1]} W: {POWER}")
+    found = Found(unused=list(dict.fromkeys([*VARIABLES.findall(text), *named])))
+    if size := re.search(r"LMCACHE_MAX_LOCAL_CPU_SIZE=[\"']?(\d+(?:\.\d+)?)", text):
+        found.options["lmcache_gb"] = float(size[1])
+    if not servers:
+        raise UsageError(f"{path.name}: {NO_SERVER}")
+    if {"prefill", "decode"} <= {role_of_words(each.words) for each in servers}:
+        raise UsageError(f"{path.name}: prefill and decode are servers of their own: --fleet {path.name} reads both")
+    pairs = [
+        (each.engine, _with_config(path, each.words) + _of_version(each.image))
+        for each in servers
+        for _ in range(min(each.copies, MOST_COPIES))
+    ]
+    return _server(path.name, pairs, found)
 
 
 def _with_config(path: Path, words: list[str]) -> list[str]:
     """The words, before them those of the YAML file that `--config` names beside this one."""
     for i, word in enumerate(words):
         file = (
-            word.removeprefix("--config=")
-            if word.startswith("--config=")
-            else words[i + 1]
-            if word == "--config" and words[i + 1 :]
-            else ""
+            word.removeprefix("--config=") if word.startswith("--config=") else "".join(words[i + 1 : i + 2]) if word == "--config" else ""
         )
         if file and (beside := path.parent / file).is_file():
             settings = read_yaml(text_of(beside, MOST_BYTES, file), file)
@@ -100,40 +140,46 @@ def front_of(text: str) -> str | None:
     return next((names[front[1]] for front, names in fronts if front and front[1] in names), None)
 
 
-def documents_of(name: str, text: str) -> list[Any]:
-    """The documents of a YAML text. UsageError for a version of a known API that is not read."""
+def documents_of(path: Path, text: str) -> list[Any]:
+    """The documents of a YAML text, their servers as containers. UsageError for a version of a known API that is not read."""
+    name = path.name
+    if re.search(r"\{\{.*\}\}", text) and "apiVersion" in text:
+        raise UsageError(f"{name}: a template of a Helm chart: give the chart's values, or what `helm template` prints")
     documents = [read_yaml(each, name) for each in re.split(r"^---\s*$", text, flags=re.MULTILINE) if each.strip()]
     for document in documents:
         group, _, version = str(document.get("apiVersion", "") if isinstance(document, dict) else "").rpartition("/")
         if version not in VERSIONS.get(group, (version,)):
             raise UsageError(f"{name}: {group}/{version} is not read; versions read are {', '.join(VERSIONS[group])}")
-    return documents
+    return [canonical(name, document, path.parent) for document in documents]
 
 
 def read_server(name: str, documents: Sequence[Any]) -> Found:
     """Settings of the first server in these documents, and what they say around it. UsageError as of `read_deployment`."""
-    found, commands = Found(), []
+    found, servers = Found(), []
     for document in documents:
-        commands += commands_of(name, document)
+        servers += commands_of(name, document)
         _around(name, document, found)
-    if not commands and len(documents) == 1 and isinstance(documents[0], dict):  # the file of --config alone
+    if not servers and len(documents) == 1 and isinstance(documents[0], dict):  # the file of --config alone
         words = _flags_of(documents[0])
-        commands = [(engine, words) for engine, key in (("vllm", "--model"), ("sglang", "--model-path")) if key in words]
-    if not commands:
-        raise UsageError(f"{name}: no `vllm serve`, SGLang or llama-server in it: neither a command line nor args of a container")
-    return _server(name, commands, found)
+        servers = [(engine, words) for engine, key in (("vllm", "--model"), ("sglang", "--model-path")) if key in words]
+    if not servers:
+        raise UsageError(f"{name}: {NO_SERVER}")
+    return _server(name, servers, found)
 
 
-def _server(name: str, commands: Sequence[tuple[str, list[str]]], found: Found) -> Found:
-    engine, words = commands[0]
+def _server(name: str, servers: Sequence[tuple[str, list[str]]], found: Found) -> Found:
+    engine, words = servers[0]
+    if engine not in FLAGS:
+        raise UsageError(f"{name}: {NOT_SIMULATED[engine]}")
     found.options["engine"] = engine
     _flags(name, engine, words, found)
-    same = sum(each == words for _, each in commands)
+    same = sum(each == words for _, each in servers)
     if same > 1:  # one service a replica
         found.options["replicas"] = same
-    found.unused += [f"another server ({' '.join(each[:4])} ...: --fleet reads all)" for _, each in commands[1:] if each != words]
+    found.unused += [f"another server ({' '.join(each[:4])} ...: --fleet reads all)" for _, each in servers[1:] if each != words]
     if "model" not in found.options:
         raise UsageError(f"{name}: its server names no model")
+    _settled(name, found)
     if engine == "sglang":
         _ranks_of_sglang(words, found)
     if engine == "llamacpp":
@@ -142,25 +188,52 @@ def _server(name: str, commands: Sequence[tuple[str, list[str]]], found: Found) 
     return found
 
 
-def _engine(text: str) -> str | None:
-    return next((name for name, pattern in SERVERS.items() if re.search(pattern, text)), None)
-
-
-def _words(name: str, text: str) -> list[str]:
-    """Words of the command line in a text, its continued lines joined."""
-    lines = re.sub(r"\\\s*\n", " ", text).splitlines()
-    line = next((each for each in lines if _engine(each) and not each.lstrip().startswith("#")), lines[0])
+def _settled(name: str, found: Found) -> None:
+    """What depends on several settings: LMCache's host memory, a quantisation that the model's name does not say, variables nobody set."""
+    o = found.options
+    for option, value in o.items():
+        if isinstance(value, str) and (variable := unset_in(value)) is not None:
+            raise UsageError(f"{name}: {option.replace('_', '-')}: {variable} is not set; {SETS}")
+    cached, size = o.pop("lmcache", False), o.pop("lmcache_gb", None)
+    if cached and "kv_offloading_size" not in o:  # of each rank
+        o["kv_offloading_size"] = (size or LMCACHE_GB) * o.get("tp", 1) * o.get("pipeline_parallel_size", 1)
+    if (method := o.pop("quantization", None)) is None:
+        return
     try:
-        words = shlex.split(line, comments=True)
-    except ValueError as error:
-        raise UsageError(f"{name}: its command line: {error}") from None
-    image = next((i for i, word in enumerate(words) if IMAGES.search(word)), -1)
-    version = VERSION.search(words[image]) if image >= 0 else None
-    return words[image + 1 :] + _of_version(version)  # what stands before is docker's
+        spec = get_model(o["model"])
+    except UsageError:
+        return  # said where the model is read
+    if spec.checkpoint is not None or spec.expert_bits is not None:
+        found.unused.append(f"--quantization {method} (the checkpoint's own is taken)")
+    elif method == "bitsandbytes":
+        o["dtype"] = "int4"
+    else:
+        raise UsageError(
+            f"{name}: --quantization {method}: {o['model']} has weights of 16 bits by its name: name the checkpoint, or --dtype int4"
+        )
 
 
-def _of_version(image: re.Match[str] | None) -> list[str]:
-    """The flag that says an image's version, where that is not the newest."""
+def role_of_words(words: Sequence[str]) -> str | None:
+    """prefill or decode, where a server's flags give it one of these: --disaggregation-mode, kv_role, Dynamo's older switches."""
+    text = " ".join(words)
+    if match := re.search(r"--disaggregation-mode[\s=]+(prefill|decode)\b", text):
+        return match[1]
+    if match := re.search(r"--is-(prefill|decode)-worker\b", text):
+        return match[1]
+    match = re.search(r"[\"']?kv_role[\"']?\s*[:=]\s*[\"']?kv_(producer|consumer)", text)
+    return {"producer": "prefill", "consumer": "decode"}[match[1]] if match else None
+
+
+def roles_in(name: str, document: Any) -> bool:
+    """Whether the servers of a document are both prefill and decode: by their flags, or by a part of it that is called prefill."""
+    parts = (each.get("prefill") for each in walk(document))
+    by_flag = {role_of_words(words) for _, words in commands_of(name, document)}
+    return {"prefill", "decode"} <= by_flag or any(part is not None and commands_of(name, part) for part in parts)
+
+
+def _of_version(said: str) -> list[str]:
+    """The flag that says the version of an image of vLLM, where that is not the newest."""
+    image = VERSION.search(said)
     return ["--engine-version", image[1]] if image and not f"{image[1]}.".startswith(f"{NEWEST}.") else []
 
 
@@ -174,36 +247,56 @@ def walk(value: Any) -> Iterator[dict[str, Any]]:
 
 def commands_of(name: str, document: Any) -> list[tuple[str, list[str]]]:
     """Servers among a document's containers: command and args of each, with the engine that they, or its image, name."""
-    found = []
+    found: list[tuple[str, list[str]]] = []
     for each in walk(document):
-        words: list[str] = []
-        for part in (each.get("command"), each.get("args")):
-            words += (
-                _words(name, part)
-                if isinstance(part, str) and part.strip()
-                else [str(word) for word in part]
-                if isinstance(part, list)
-                else []
-            )
-        if (len(words) >= 3 and words[-2:-1] == ["-c"]) or (words and "\n" in words[-1]):
-            words = _words(name, words[-1])
-        image = str(each.get("image", ""))
-        if "dynamo.frontend" in words:  # routes, in the engine's image
-            continue
         if isinstance(each.get("engine_kwargs"), dict):
             loading = each.get("model_loading_config")
             source = (loading.get("model_source") or loading.get("model_id")) if isinstance(loading, dict) else None
             found.append(("vllm", [*(["--model", str(source)] if source else []), *_flags_of(each["engine_kwargs"])]))
             continue
-        engine = _engine(f"{' '.join(words)} {image}") or next((engine for engine in SERVERS if engine in image), None)
-        kind = each.get("modelFormat")
-        if engine is None and isinstance(kind, dict) and kind.get("name") in ("huggingface", "vLLM", "vllm"):
-            engine = "vllm"
-        if engine and (words or each.get("storageUri")):
-            uri = str(each.get("storageUri", ""))
-            words = words + (_of_version(VERSION.search(image)) if engine == "vllm" else [])
-            found.append((engine, words + (["--model", uri.removeprefix("hf://")] if uri.startswith("hf://") else [])))
+        found += _of_container(name, each)
     return found
+
+
+def _of_container(name: str, each: dict[str, Any]) -> list[tuple[str, list[str]]]:
+    """The server of a container: by its command and arguments, else by its image or KServe's format."""
+    parts = [each.get("command"), each.get("args")]
+    words = [word for part in parts for word in _words_of(name, part)]
+    image = str(each.get("image", ""))
+    if (
+        "dynamo.frontend" in words
+        or (words and re.fullmatch(r"(.*/)?(ba)?sh", words[0]) and not engine_in(" ".join(words)))
+        or (not words and "model" not in each and not each.get("storageUri"))
+    ):
+        return []
+    variables = environment(each)
+    version = _of_version(image)
+    script = next((word for word in words if engine_in(word) and re.search(r"\s", word.strip())), None)
+    if script is not None:
+        servers = commands(name, script, variables)
+        return [(one.engine, one.words + (version if one.engine == "vllm" else [])) for one in servers]
+    engine = engine_in(f"{' '.join(words)} {image}") or next((engine for engine in FLAGS if engine in image), None)
+    kind = each.get("modelFormat")
+    if engine is None and isinstance(kind, dict) and kind.get("name") in ("huggingface", "vLLM", "vllm"):
+        engine = "vllm"
+    uri = str(each.get("storageUri", ""))
+    if engine is None or not (words or uri):
+        return []
+    plain = commands(name, shlex.join(words), variables) if words else []
+    words = plain[0].words if plain else words
+    weights = ["--model", uri.removeprefix("hf://") if uri.startswith("hf://") else uri.rstrip("/").rpartition("/")[2]] if uri else []
+    return [(engine, words + (version if engine == "vllm" else []) + weights)]
+
+
+def _words_of(name: str, part: Any) -> list[str]:
+    if isinstance(part, list):
+        return [str(word) for word in part]
+    if not isinstance(part, str) or not part.strip():
+        return []
+    try:
+        return shlex.split(re.sub(r"\\\s*\n", " ", part), comments=True)
+    except ValueError as error:
+        raise UsageError(f"{name}: its command line: {error}") from None
 
 
 def _flags_of(arguments: Mapping[str, Any]) -> list[str]:
@@ -227,16 +320,33 @@ def _around(name: str, document: Any, found: Found) -> None:
         for key in COUNTS:
             if str(each.get(key, "")).isdigit():
                 found.options.setdefault("gpus", int(each[key]))
+        if isinstance(each.get("devices"), list):  # compose's
+            for device in each["devices"]:
+                ids = device.get("device_ids") if isinstance(device, dict) else None
+                if isinstance(ids, list) or (isinstance(device, dict) and str(device.get("count", "")).isdigit()):
+                    found.options.setdefault("gpus", len(ids) if isinstance(ids, list) else int(device["count"]))
+        if re.fullmatch(r"\d+(\.\d+)?", size := environment(each).get("LMCACHE_MAX_LOCAL_CPU_SIZE", "")):
+            found.options.setdefault("lmcache_gb", float(size))
+        if each.get("router") in ROUTING.values():
+            found.options.setdefault("router", each["router"])
+        if isinstance(each.get("gpus-of-a-group"), int):
+            found.options.setdefault("gpus_of_a_group", each["gpus-of-a-group"])
         if (most := str(each.get("simctl/max-prompt-tokens", ""))).isdigit():
             found.options.setdefault("max_prompt_tokens", int(most))
         if (said := each.get("environment") or each.get("env")) and commands_of(name, each):
             listed = said if isinstance(said, dict) else [v.get("name", "") if isinstance(v, dict) else v for v in said]
-            found.unused += [match[1] for variable in listed if (match := VARIABLES.match(str(variable)))]
+            names = [match[1] for variable in listed if (match := VARIABLES.match(str(variable)))]
+            found.unused += [variable for variable in names if variable not in MORE_ARGUMENTS]
         own = each if isinstance(each.get("replicas"), int) else each.get("deployment_config") or each.get("deploy") or each
-        for key in ("replicas", "minReplicas", "num_replicas"):  # of what holds the server, not of a router beside it
+        if isinstance(own, dict) and isinstance(own.get("autoscaling_config"), dict):
+            own = {
+                "minReplicas": own["autoscaling_config"].get("min_replicas"),
+                "maxReplicas": own["autoscaling_config"].get("max_replicas"),
+            }
+        for key in ("replicas", "minReplicas", "num_replicas", "replicaCount"):  # of what holds the server, not of a router beside it
             if isinstance(own, dict) and isinstance(own.get(key), int) and own[key] > 0 and commands_of(name, each):
                 found.options.setdefault("replicas", own[key])
-        if isinstance(each.get("maxReplicas"), int):
+        if isinstance(each.get("maxReplicas"), int) and each["maxReplicas"] != each.get("minReplicas"):
             found.unused.append(f"maxReplicas {each['maxReplicas']} (autoscaling: a fleet file's `scaling`)")
         sizes = each.get("parallelism")
         for key, size in sizes.items() if isinstance(sizes, dict) else ():
@@ -249,8 +359,6 @@ def _around(name: str, document: Any, found: Found) -> None:
         uri = each.get("uri")
         if isinstance(uri, str) and uri.startswith("hf://"):
             found.options.setdefault("model", uri.removeprefix("hf://"))
-        if isinstance(each.get("prefill"), dict) and each["prefill"].get("replicas"):
-            found.unused.append(f"prefill of {each['prefill']['replicas']} replicas (--fleet reads both)")
 
 
 def _flags(name: str, engine: str, words: list[str], found: Found) -> None:
@@ -261,6 +369,8 @@ def _flags(name: str, engine: str, words: list[str], found: Found) -> None:
             if "model" not in found.options and (before == "serve" or ("/" in value and not value.startswith(("/", "./")))):
                 _model(value, found)
             before = value
+        elif value and not SILENT.fullmatch(flag) and (variable := unset_in(value)) is not None:
+            raise UsageError(f"{name}: --{flag}: {variable} is not set; {SETS}")
         elif value is not None and known.get(flag, ("",))[0] == "model":
             _model(known[flag][1](value), found)
         elif unused := read_flag(name, engine, flag, value, found.options):
@@ -281,9 +391,8 @@ def _model(value: str, found: Found) -> None:
 def _ranks_of_sglang(words: Sequence[str], found: Found) -> None:
     """SGLang's --dp-size is whole replicas or, with --enable-dp-attention, ranks among the GPUs of --tp-size."""
     ranks = found.options.pop("data_parallel_size", 1)
-    if "--enable-dp-attention" in words:
+    if "--enable-dp-attention" in words:  # no option of its own
         found.options |= {"tp": max(1, found.options.get("tp", 1) // ranks), "data_parallel_size": ranks}
-        found.unused.remove("--enable-dp-attention")
     elif ranks > 1:
         found.options["replicas"] = ranks * found.options.get("replicas", 1)
 
@@ -301,10 +410,40 @@ def _slots(found: Found) -> None:
 def _check_gpus(found: Found) -> None:
     """GPUs that the file asks for beside those that the engine uses."""
     options = found.options
+    options.pop("lmcache_gb", None)
     requested = options.pop("gpus", None)
     used = options.get("tp", 1) * options.get("pipeline_parallel_size", 1) * options.get("data_parallel_size", 1)
+    if (group := options.pop("gpus_of_a_group", 1)) > 1 and requested is not None:
+        requested *= group
     if requested is not None and requested != used:
         found.unused.append(f"{requested} GPUs are asked for, and {used} used")
+
+
+def listing(name: str, servers: Sequence[tuple[str, Mapping[str, Any]]], unused: Sequence[str]) -> list[str]:
+    """Three lines on what was taken of a file: its servers, their settings, and what was let be."""
+    heads, rest = [], []
+    for label, options in servers:
+        head = [
+            f"{options.get('replicas', 1)} x " * (options.get("replicas", 1) > 1) + str(options.get("model", "")),
+            options.get("engine", ""),
+        ]
+        head += [f"on {options['gpu']}"] if "gpu" in options else []
+        heads.append(f"{label}{' '.join(filter(None, head))}")
+        said = [
+            f"{key.replace('_', '-')} {_shown(value)}"
+            for key, value in options.items()
+            if key not in ("model", "engine", "gpu", "replicas")
+        ]
+        rest.append(f"{label}{', '.join(said) or 'defaults'}")
+    return [
+        f"{name}: {'; '.join(heads)}",
+        f"{name}: taken: {'; '.join(rest)}",
+        f"{name}: not used: {', '.join(unused) or 'names, ports and logs'}",
+    ]
+
+
+def _shown(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def defaults_for(found: Found, known: set[str]) -> tuple[Mapping[str, Any], list[str]]:

@@ -28,14 +28,13 @@ def _take_deployment(ctx: click.Context, param: click.Parameter, path: Path | No
     """Settings of a deployment file as defaults of the command's options."""
     if path is None:
         return
-    from simctl.options.from_deployment import defaults_for, read_deployment
+    from simctl.options.from_deployment import defaults_for, listing, read_deployment
 
     found = read_deployment(path)
     defaults, unused = defaults_for(found, {option.name or "" for option in members_of(ctx.command.params)})
     ctx.default_map = {**(ctx.default_map or {}), **defaults}
-    click.echo(f"{path.name}: {', '.join(f'{name} {value}' for name, value in defaults.items())}", err=True)
-    if unused:
-        click.echo(f"{path.name}: not used: {', '.join(unused)}", err=True)
+    for line in listing(path.name, [("", defaults)], unused):
+        click.echo(line, err=True)
 
 
 deployment_options = grouped(

@@ -106,7 +106,7 @@ def test_every_form_says_the_same_server(tmp_path: Path, text: str) -> None:
 
 def test_what_is_not_used_is_named_and_no_secret_is(tmp_path: Path) -> None:
     unused = read(tmp_path, COMMAND).unused
-    assert unused == ["--guided-decoding-backend"]
+    assert unused == ["--guided-decoding-backend (acts on requests with a grammar alone)"]
     found = read(tmp_path, KUBERNETES)
     assert (found.options["gpu"], found.options["replicas"]) == ("NVIDIA-H100-80GB-HBM3", 3)
     assert found.unused == ["4 GPUs are asked for, and 2 used"]
@@ -132,7 +132,7 @@ def test_every_size_of_parallelism_is_read_or_named(tmp_path: Path) -> None:
 def test_short_flags_of_parallelism_and_switches_of_sglang(tmp_path: Path) -> None:
     assert read(tmp_path, f"vllm serve {MODEL} -tp 2 -dp=2 -ep").options["enable_expert_parallel"] is True
     found = read(tmp_path, f"{SGLANG} --disable-cuda-graph --dp-size 4 --ep-size 1 --stream-interval 8 --random-seed 3")
-    assert found.unused == ["--stream-interval"]
+    assert found.unused == ["--stream-interval (tokens are counted one by one)"]
     assert (found.options["enforce_eager"], found.options["replicas"], found.options["enable_expert_parallel"]) == (True, 4, False)
     ranks = read(tmp_path, f"{SGLANG} --dp-size 2 --enable-dp-attention")
     assert (ranks.options["tp"], ranks.options["data_parallel_size"], ranks.unused) == (1, 2, [])
@@ -169,9 +169,10 @@ def test_llama_cpps_context_is_that_of_all_slots(tmp_path: Path, model: str) -> 
         "max_model_len": "8192",
         "max_num_seqs": 4,
         "engine_option": ["n_ubatch=256"],
-        "kv_dtype": "int8",
+        "kv_dtype": "q8_0",
     }
-    assert read(tmp_path, f"llama-server {model} -ngl 20").unused == ["--ngl 20"]
+    with pytest.raises(UsageError, match="layers on the CPU are not simulated"):
+        read(tmp_path, f"llama-server {model} -ngl 20")
 
 
 def test_drafts_become_the_engines_options(tmp_path: Path) -> None:

@@ -1,0 +1,170 @@
+"""Deployment files as plain containers: variables put in, and the forms of charts, KServe, llm-d and Ray turned into `command` and `args`.
+
+Forms read: docker compose (extension fields, entrypoint, `env_file`), Helm values of vLLM's production stack and of llm-d's model service,
+KServe InferenceService and LLMInferenceService, Dynamo graphs, Ray Serve LLM (alone, or in a RayService), plain Kubernetes objects.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from sim.errors import UsageError
+from sim.yaml_text import read_yaml
+from simctl.options.shell_text import environment_of, expanded
+
+# Variables by which charts hand further flags to the server
+MORE_ARGUMENTS = ("VLLM_ADDITIONAL_ARGS", "VLLM_EXTRA_ARGS", "VLLM_ARGS", "EXTRA_ARGS", "LLAMA_ARGS", "SGLANG_ARGS")
+ROUTING = {"roundrobin": "round-robin", "prefixaware": "prefix-affinity", "kvaware": "prefix-affinity"}
+
+
+def canonical(name: str, document: Any, folder: Path) -> Any:
+    """A document whose servers all stand as containers. UsageError naming the file for a part that cannot be read."""
+    if not isinstance(document, dict):
+        return document
+    document = {key: value for key, value in document.items() if not str(key).startswith("x-")}  # compose's extension fields
+    document = _with_variables(document, environment_of(folder), {}, folder)
+    if isinstance(document.get("servingEngineSpec"), dict):
+        return _production_stack(name, document)
+    if isinstance(document.get("spec"), dict) and isinstance(document["spec"].get("serveConfigV2"), str):
+        served = read_yaml(document["spec"]["serveConfigV2"], f"{name}: serveConfigV2")
+        document = {key: value for key, value in document.items() if key != "spec"} | {"spec": served}
+    return _reduced(name, document, document)
+
+
+def _with_variables(value: Any, variables: Mapping[str, str], own: Mapping[str, str], folder: Path) -> Any:
+    """Texts with variables put in: `${NAME}` by `.env` beside the file, as compose does, and `$(NAME)` by the container's own `env`, as
+    Kubernetes does. What a shell in the container puts in stays.
+    """
+    if isinstance(value, dict):
+        files = value.get("env_file")
+        named = [each.get("path") if isinstance(each, dict) else each for each in (files if isinstance(files, list) else [files])]
+        more = environment_of(folder, *map(str, filter(None, named))) if any(named) else {}
+        own = {**own, **more, **environment(value, variables)}
+        found = {key: _with_variables(each, variables, own, folder) for key, each in value.items()}
+        return found | ({"environment": own} if more else {})
+    if isinstance(value, list):
+        return [_with_variables(each, variables, own, folder) for each in value]
+    if isinstance(value, str) and "$" in value:
+        text = re.sub(r"\$\((\w+)\)", lambda match: own.get(match[1], match[0]), value)
+        text = expanded(text, variables)
+        return int(text) if text != value and text.isdecimal() and len(text) < 10 else text
+    return value
+
+
+def environment(value: Mapping[str, Any], variables: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+    """Variables that a mapping gives its own container: compose's `environment`, Kubernetes' `env`, Dynamo's `envs`."""
+    found: dict[str, str] = {}
+    for said in (value.get("environment"), value.get("env"), value.get("envs")):
+        if isinstance(said, dict):
+            found |= {str(name): str(setting) for name, setting in said.items() if setting is not None}
+        for each in said if isinstance(said, list) else ():
+            if isinstance(each, dict) and "value" in each:
+                found[str(each.get("name"))] = str(each["value"])
+            elif isinstance(each, str) and "=" in each:
+                found.update([each.split("=", 1)])
+    return {name: expanded(setting, variables) for name, setting in found.items()}
+
+
+def _reduced(name: str, value: Any, root: Mapping[str, Any]) -> Any:
+    """A part of a document with its special forms as plain ones."""
+    if isinstance(value, list):
+        return [_reduced(name, each, root) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if value.get("create") is False or value.get("enabled") is False or value.get("replicas") == 0:
+        return {}
+    if "key" in value and isinstance(value.get("values"), list) and value.get("operator", "In") == "In" and len(value["values"]) == 1:
+        return {str(value["key"]): value["values"][0]}
+    value = {key: _reduced(name, each, root) for key, each in value.items()}
+    if "entrypoint" in value and ("image" in value or "build" in value):
+        value = _after_entrypoint(value)
+    if value.get("modelCommand") == "vllmServe":
+        value["command"] = ["vllm", "serve", *_model_of(root)]
+    if isinstance(group := value.get("leaderWorkerTemplate"), dict) and isinstance(group.get("size"), int):
+        value["gpus-of-a-group"] = group["size"]
+    if isinstance(value.get("scale"), int) and "image" in value:
+        value["replicas"] = value["scale"]
+    if root.get("kind") == "LLMInferenceService" and isinstance(value.get("model"), dict) and "uri" in value["model"]:
+        value = _llm_inference_service(value)
+    more = [setting for variable, setting in environment(value).items() if variable in MORE_ARGUMENTS]
+    if more:
+        value["args"] = [*_listed(value.get("args")), *" ".join(more).split()]
+    return value
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else str(value).split()
+
+
+def _after_entrypoint(value: dict[str, Any]) -> dict[str, Any]:
+    """A compose service's entrypoint as its command, and its command as the arguments."""
+    entry, command = value["entrypoint"], value.get("command")
+    rest = {key: each for key, each in value.items() if key != "entrypoint"}
+    return rest | {"command": entry, "args": command} if entry else rest
+
+
+def _model_of(root: Mapping[str, Any]) -> list[str]:
+    uri = str((root.get("modelArtifacts") or {}).get("uri", ""))
+    return [re.sub(r"^(?:hf|pvc\+hf)://", "", uri)] if uri else []
+
+
+def _llm_inference_service(spec: dict[str, Any]) -> dict[str, Any]:
+    """KServe starts vLLM in a container named main where the template gives it no command."""
+    model = re.sub(r"^(?:hf|oci|s3|pvc)://", "", str(spec["model"]["uri"]))
+
+    def with_command(part: dict[str, Any]) -> dict[str, Any]:
+        template = part.get("template") if isinstance(part.get("template"), dict) else {}
+        containers = template.get("containers") if isinstance(template.get("containers"), list) else []
+        listed = [each if isinstance(each, dict) else {} for each in containers] or [{"name": "main"}]
+        for i, each in enumerate(listed):
+            if not each.get("command") and (each.get("name") == "main" or len(listed) == 1):
+                listed[i] = each | {"command": ["vllm", "serve", model]}
+        return part | {"template": {**template, "containers": listed}}
+
+    spec = with_command(spec)
+    if isinstance(spec.get("prefill"), dict) and spec["prefill"]:
+        spec["prefill"] = with_command(spec["prefill"])
+    return spec
+
+
+def _production_stack(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Helm values of vLLM's production stack: one deployment for each entry of `servingEngineSpec.modelSpec`."""
+    models = values["servingEngineSpec"].get("modelSpec")
+    if not isinstance(models, list) or not models:
+        raise UsageError(f"{name}: servingEngineSpec.modelSpec lists no model")
+    services: dict[str, Any] = {}
+    for i, model in enumerate(models):
+        if not isinstance(model, dict):
+            raise UsageError(f"{name}: servingEngineSpec.modelSpec[{i}] must be a mapping")
+        services[str(model.get("name", f"model-{i}"))] = _of_model_spec(name, f"servingEngineSpec.modelSpec[{i}]", model)
+    routing = (values.get("routerSpec") or {}).get("routingLogic") if isinstance(values.get("routerSpec"), dict) else None
+    return {"services": services} | ({"router": ROUTING[routing]} if routing in ROUTING else {})
+
+
+def _of_model_spec(name: str, place: str, model: Mapping[str, Any]) -> dict[str, Any]:
+    config = model.get("vllmConfig") or {}
+    cache = model.get("lmcacheConfig") or {}
+    if not isinstance(config, dict) or not isinstance(cache, dict):
+        raise UsageError(f"{name}: {place}: vllmConfig and lmcacheConfig must be mappings")
+    words = ["vllm", "serve", str(model.get("modelURL", ""))]
+    for key, setting in config.items():
+        if key in ("extraArgs", "v0", "v1"):
+            continue
+        flag = re.sub(r"([A-Z])", lambda match: f"-{match[1].lower()}", str(key))
+        if isinstance(setting, bool):
+            words.append(f"--{flag}" if setting else f"--no-{flag}")
+        elif setting is not None:
+            words += [f"--{flag}", str(setting)]
+    words += [str(word) for word in _listed(config.get("extraArgs"))]
+    if cache.get("enabled") and cache.get("cpuOffloadingBufferSize"):
+        words += ["--kv-offloading-size", re.sub(r"[^\d.]", "", str(cache["cpuOffloadingBufferSize"]))]
+    found: dict[str, Any] = {"image": f"{model.get('repository', '')}:{model.get('tag', 'latest')}", "command": words}
+    if isinstance(model.get("replicaCount"), int):
+        found["replicas"] = model["replicaCount"]
+    if str(model.get("requestGPU", "")).isdecimal():
+        found["nvidia.com/gpu"] = model["requestGPU"]
+    return found | {"nodes": _reduced(name, model.get("nodeSelectorTerms"), {})} | ({"env": model["env"]} if "env" in model else {})

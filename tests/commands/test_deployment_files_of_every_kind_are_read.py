@@ -1,0 +1,255 @@
+"""Deployment files as people have them: compose, charts, KServe, llm-d, Dynamo, Ray, scripts, units and pasted commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sim.errors import UsageError
+from simctl.from_options.deployment_pools import pools_of
+from simctl.options.from_deployment import Found, read_deployment
+from simctl.options.shell_text import commands
+from tests.cli import run
+
+FILES = Path(__file__).parents[1] / "data" / "deployments"
+# What each file says of its server, read by eye
+SERVERS = {
+    "compose-shell.yml": {"model": "Qwen/Qwen3-32B-AWQ", "tp": 2, "dtype": "fp16", "max_num_seqs": "16"},
+    "production-stack.yaml": {
+        "model": "meta-llama/Llama-3.1-8B-Instruct",
+        "gpu": "NVIDIA-A100-SXM4-80GB",
+        "replicas": 3,
+        "tp": 1,
+        "max_model_len": "16384",
+        "max_num_seqs": "128",
+        "gpu_memory_utilization": "0.85",
+        "kv_dtype": "fp8",
+        "kv_offloading_size": 60.0,
+        "enable_chunked_prefill": True,
+        "enable_prefix_caching": True,
+        "router": "prefix-affinity",
+    },
+    "chart-helm.yaml": {"model": "Qwen2.5-7B-Instruct", "dtype": "bf16", "replicas": 2},
+    "kserve-isvc.yaml": {
+        "model": "Llama-3.1-8B-Instruct",
+        "gpu": "NVIDIA-L40S",
+        "replicas": 2,
+        "max_model_len": "8192",
+        "max_num_seqs": "64",
+        "enforce_eager": True,
+    },
+    "kserve-llm.yaml": {"model": "Qwen/Qwen2.5-7B-Instruct", "gpu": "nvidia-l4", "replicas": 3, "tp": 2, "max_num_seqs": "48"},
+    "ray-serve.yaml": {
+        "model": "Qwen/Qwen2.5-7B-Instruct",
+        "gpu": "A10G",
+        "replicas": 2,
+        "tp": 2,
+        "max_model_len": "8192",
+        "enable_prefix_caching": False,
+        "max_num_seqs": "40",
+    },
+    "ray-service.yaml": {"model": "meta-llama/Llama-3.1-8B-Instruct", "gpu": "L4", "replicas": 1, "tp": 4},
+    "leader-worker-set.yaml": {
+        "model": "meta-llama/Llama-3.1-405B-Instruct-FP8",
+        "gpu": "nvidia-h100-80gb",
+        "replicas": 1,
+        "tp": 8,
+        "pipeline_parallel_size": 2,
+    },
+    "deployment.yaml": {
+        "model": "Qwen/Qwen2.5-32B-Instruct",
+        "gpu": "NVIDIA-A100-SXM4-80GB",
+        "replicas": 2,
+        "tp": 2,
+        "kv_offloading_size": 64.0,
+    },
+    "serve.sh": {
+        "model": "Qwen/Qwen2.5-7B-Instruct",
+        "replicas": 4,
+        "max_num_seqs": "96",
+        "enable_prefix_caching": True,
+        "kv_dtype": "fp8",
+        "max_num_batched_tokens": 16384,
+        "max_model_len": "16384",
+        "block_size": 32,
+    },
+    "docker-run.txt": {
+        "model": "RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic",
+        "tp": 2,
+        "max_model_len": "32768",
+        "engine_version": "0.24.0",
+    },
+    "vllm@.service": {"model": "mistralai/Mistral-Small-24B-Instruct-2501", "tp": 2, "max_model_len": "16384"},
+    "llama.sh": {
+        "engine": "llamacpp",
+        "model": "Qwen3-30B-A3B-Instruct-2507",
+        "dtype": "q4_k_m",
+        "kv_dtype": "q8_0",
+        "max_model_len": "16384",
+        "max_num_seqs": 4,
+    },
+}
+# And of those with several: (role, replicas, model, further settings of that pool)
+POOLS = {
+    "compose-fleet.yml": [
+        ("serve", 1, "Qwen/Qwen3-8B", {"tp": 2}),
+        ("serve", 2, "Qwen/Qwen3-30B-A3B-Instruct-2507-FP8", {"max-num-seqs": "32"}),
+    ],
+    "llm-d-values.yaml": [("decode", 1, "Qwen/Qwen3-32B", {"tp": 4}), ("prefill", 4, "Qwen/Qwen3-32B", {"tp": 1})],
+    "dynamo.yaml": [
+        ("decode", 2, "Qwen/Qwen3-8B", {"max-num-seqs": "128"}),
+        ("prefill", 1, "Qwen/Qwen3-8B", {"max-num-batched-tokens": 16384}),
+    ],
+    "dynamo-sglang.yaml": [("prefill", 1, "Qwen/Qwen3-8B", {"engine": "sglang"}), ("decode", 2, "Qwen/Qwen3-8B", {"engine": "sglang"})],
+    "roles.sh": [
+        ("prefill", 1, "Qwen/Qwen3-8B", {"max-num-batched-tokens": 16384}),
+        ("decode", 1, "Qwen/Qwen3-8B", {"max-num-seqs": "64"}),
+    ],
+}
+# Which schema of Kubernetes holds the pods of a file
+PODS = {
+    "deployment.yaml": ("spec", "template", "spec"),
+    "leader-worker-set.yaml": ("spec", "leaderWorkerTemplate", "leaderTemplate", "spec"),
+}
+
+
+def read(tmp_path: Path, name: str, text: str, env: str = "") -> Found:
+    (tmp_path / name).write_text(text)
+    if env:
+        (tmp_path / ".env").write_text(env)
+    return read_deployment(tmp_path / name)
+
+
+def test_every_example_is_expected_somewhere():
+    assert {file.name for file in FILES.iterdir()} == {*SERVERS, *POOLS}
+
+
+@pytest.mark.parametrize(("name", "expected"), SERVERS.items(), ids=SERVERS)
+def test_one_server_of_each_kind(name, expected):
+    found = read_deployment(FILES / name)
+    assert found.options == {"engine": "vllm"} | expected
+
+
+@pytest.mark.parametrize(("name", "expected"), POOLS.items(), ids=POOLS)
+def test_several_servers_are_pools(name, expected, tmp_path):
+    file = tmp_path / name
+    shutil.copy(FILES / name, file)
+    (tmp_path / ".env").write_text("CHAT_MODEL=Qwen/Qwen3-8B\n")
+    pools = pools_of(file, file.read_text())["pools"]
+    assert [(pool["role"], pool.get("replicas", 1), pool["model"]) for pool in pools] == [each[:3] for each in expected]
+    for pool, (*_, more) in zip(pools, expected, strict=True):
+        assert pool.items() >= more.items()
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_the_examples_are_what_kubernetes_takes(name):
+    schema = json.loads((FILES.parent / "kubernetes.json").read_text())
+    pod = yaml.safe_load((FILES / name).read_text())
+    for key in PODS[name]:
+        pod = pod[key]
+    jsonschema.validate(pod, schema | {"$ref": "#/$defs/io.k8s.api.core.v1.PodSpec"})
+
+
+def ran_by_bash(tmp_path: Path, script: str) -> list[list[str]]:
+    """The words of each server that bash itself starts, by a stub that writes its arguments down."""
+    for name in ("vllm", "nohup", "docker"):
+        stub = tmp_path / name
+        told = 'exec "$@"' if name == "nohup" else f'python3 -c "import json,sys; print(json.dumps(sys.argv[1:]))" "$@" >> {tmp_path}/told'
+        stub.write_text(f"#!/bin/sh\n{told}\n")
+        stub.chmod(stub.stat().st_mode | stat.S_IXUSR)
+    (tmp_path / "script").write_text(script)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    subprocess.run(["bash", "script"], cwd=tmp_path, env=env, check=True, capture_output=True, timeout=60)
+    return [json.loads(line) for line in (tmp_path / "told").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("name", ["serve.sh", "docker-run.txt"])
+def test_a_script_is_read_as_bash_runs_it(name, tmp_path):
+    text = (FILES / name).read_text()
+    told = ran_by_bash(tmp_path, text)
+    found = commands(name, text, {})
+    assert sum(each.copies for each in found) == len(told)
+    words = [word for word in found[0].words if "${" not in word]
+    assert set(words) <= set(told[0])
+
+
+VALUES = st.sampled_from(["8", "16 32", '{"a": 1}', "a'b", "", "x$y", "--flag 3"])
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(value=VALUES, other=VALUES, quoted=st.booleans(), how=st.sampled_from(["${A}", "$A", "${A:-d e}", "${B:-$A}", "${B-z}", "${A:+y}"]))
+def test_variables_are_put_in_as_bash_does(value, other, quoted, how, tmp_path):
+    """Words of the server equal bash's own, for any value, quoted or not."""
+    (tmp_path / "told").unlink(missing_ok=True)
+    quote = lambda text: "'" + text.replace("'", "'\\''") + "'"  # noqa: E731
+    used = f'"{how}"' if quoted else how
+    script = f"A={quote(value)}\nLIST=({quote(other)} last)\nvllm serve {used} --list \"${{LIST[@]}}\" '$A'\n"
+    assert [each.words for each in commands("script", script, {})] == ran_by_bash(tmp_path, script)
+
+
+def test_a_file_beside_sets_what_the_text_does_not(tmp_path):
+    text = "#!/bin/sh\nvllm serve $MODEL --tensor-parallel-size ${TP:-2}\n"
+    found = read(tmp_path, "serve.sh", text, "MODEL=Qwen/Qwen3-8B\nexport TP='4'\n# TP=8\n")
+    assert (found.options["model"], found.options["tp"]) == ("Qwen/Qwen3-8B", 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("serve.sh", "#!/bin/sh\nvllm serve Qwen/Qwen3-8B -tp $TP\n", "serve.sh: --tp: TP is not set; a .env beside the file"),
+        ("compose.yml", 'services: {a: {image: vllm/vllm-openai, command: ["--model", "${M}"]}}', "compose.yml: --model: M is not set"),
+        (
+            "serve.sh",
+            '#!/bin/sh\nTP=1\nif [ -n "$BIG" ]; then TP=4; fi\nvllm serve Qwen/Qwen3-8B -tp $TP\n',
+            "serve.sh: line 4: TP hangs on a condition",
+        ),
+        ("serve.sh", "#!/bin/sh\nfor i in $(seq 4); do vllm serve Qwen/Qwen3-8B; done\n", "line 2: a loop of unknown length"),
+        ("serve.sh", "#!/bin/sh\nnvidia-smi -pl 250\nvllm serve Qwen/Qwen3-8B\n", "power limit of 250 W"),
+        ("roles.sh", (FILES / "roles.sh").read_text(), "prefill and decode are servers of their own: --fleet roles.sh"),
+        ("dynamo.yaml", (FILES / "dynamo.yaml").read_text(), "prefill and decode are servers of their own: --fleet dynamo.yaml"),
+        ("chart.yaml", "apiVersion: apps/v1\nspec: {{ .Values.x }}\n", "a template of a Helm chart"),
+        ("serve.sh", "#!/bin/sh\ntrtllm-serve Qwen/Qwen3-8B --tp_size 2\n", "TensorRT-LLM is not simulated; --engine vllm"),
+        (
+            "run.txt",
+            "docker run ghcr.io/huggingface/text-generation-inference:3.0 --model-id Qwen/Qwen3-8B",
+            "text-generation-inference is not",
+        ),
+        ("values.yaml", "servingEngineSpec: {modelSpec: []}", "servingEngineSpec.modelSpec lists no model"),
+    ],
+)
+def test_what_cannot_be_read_names_its_place(tmp_path, name, text, says):
+    with pytest.raises(UsageError) as caught:
+        read(tmp_path, name, text)
+    assert says in str(caught.value)
+
+
+def test_two_roles_of_different_models_are_refused(tmp_path):
+    file = tmp_path / "roles.sh"
+    text = (FILES / "roles.sh").read_text()
+    file.write_text(text.replace("vllm serve $MODEL --port 8200", "vllm serve Qwen/Qwen3-4B --port 8200"))
+    with pytest.raises(UsageError, match=r"roles\.sh: prefill serves Qwen/Qwen3-8B, decode Qwen/Qwen3-4B"):
+        pools_of(file, file.read_text())
+
+
+def test_the_gpu_is_asked_for_once_and_three_lines_say_what_was_taken(tmp_path):
+    done = run("simulate", "--fleet", str(FILES / "roles.sh"), "--gpu", "H100", "--num-prompts", "8", "--draws", "0", "--no-iterations")
+    assert done.code == 0
+    assert done.stderr.splitlines() == [
+        "roles.sh: prefill Qwen/Qwen3-8B vllm; decode Qwen/Qwen3-8B vllm",
+        "roles.sh: taken: prefill max-num-batched-tokens 16384; decode max-num-seqs 64",
+        "roles.sh: not used: names, ports and logs",
+    ]
+    assert "pool prefill (prefill): Qwen3-8B on 1 x H100" in done.stdout
+    both = run("simulate", "--fleet", str(FILES / "dynamo.yaml"), "--gpu", "H100", "--num-prompts", "8")
+    assert both.code == 2
+    assert "--gpu: with --fleet, a pool of dynamo.yaml says that" in both.stderr
