@@ -22,7 +22,7 @@ from hw.exits import call
 from hw.suites import served_plan
 from hw.suites.served import BLOCK_TOKENS, BURST, STARVED_BLOCKS
 from sim.errors import UsageError
-from sim.rates.host_speed import HostSpeed
+from sim.rates.host import Host
 from sim.rates.load import load_rates
 from sim.rates.serving import packaged_overhead
 from sim.specs.gpus import get_gpu
@@ -35,7 +35,7 @@ LIMITS = "--max-num-seqs 256 --max-num-batched-tokens 8192 "  # the suite's own
 COLUMNS = (*OF, "metric", "median_ms", "median_low_ms", "median_high_ms", "mean_ms")
 
 
-def predicted(d: Deployment, load: served_plan.PlannedLoad, draws: int, speed: HostSpeed | None, **of: str | int) -> list[dict[str, str]]:
+def predicted(d: Deployment, load: served_plan.PlannedLoad, draws: int, speed: Host | None, **of: str | int) -> list[dict[str, str]]:
     """One row per metric: the median over requests at the median rates, its 90 % interval over draws, the mean. Milliseconds."""
     overhead = packaged_overhead(engine=d.limits.engine)
     assert load.load is not None
@@ -113,7 +113,7 @@ def main(
     sheet = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
     sheet.writeheader()
     rates_per_s = tuple(float(rate) for rate in rates.split(","))
-    speed = None if host_scale is None else HostSpeed.of(host_scale)
+    speed = None if host_scale is None else Host.of(host_scale)
     words = " ".join(FLAGS.get(word, word) if engine == "sglang" else word for word in (LIMITS + engine_args).split())
     flags = read_flags(words, SHARE, engine)
     said = engine_args if engine == "vllm" else f"--engine {engine} {engine_args}".strip()

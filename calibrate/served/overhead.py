@@ -1,4 +1,4 @@
-"""Serving overhead fitted to a served run: a low load, and the true-decode windows of its concurrency ladder; or a part of a log.
+"""Serving overhead fitted to a served run: a low load, and the true-decode windows of its concurrency ladder.
 
 Rates learnt in process show all host work. What serving hides of it and adds, in the order in which it is fitted:
 
@@ -56,7 +56,6 @@ HOSTS_HIDDEN_SD_S = 0.04e-3  # of the fixed cost that another host hides: four h
 PROMPT_TOKEN_S = {"vllm": 0.45e-6, "sglang": 0.07e-6}
 # Its own time per request but for that (five servers' prompts of 1,024 tokens: 1.5, 1.9, 2.0, 2.7 and 3.1 ms in all) and per token sent.
 SERIAL_S, TOKEN_S = 1.3e-3, 35e-6
-WHOLE = slice(None)
 
 
 @dataclass(frozen=True)
@@ -134,22 +133,6 @@ def fit_overhead(run: ServedRun, in_process: RateDraws, low: Sequence[Experiment
     return ServedRates(rates, host, overhead, fitted_to)
 
 
-def fit_to_log(run: ServedRun, in_process: RateDraws, prior: ServingOverhead, part: slice) -> ServedRates:
-    """An overhead fitted elsewhere, its fixed cost and latency per request refitted to a part of a log's requests, all replayed, and its
-    launches to the gaps between their tokens where the log has them.
-    """
-    (log,), here = run.experiments, in_process.at_median_host()
-    prior = launching_as_logged(run, log.part(part, "first"), prior, here)
-    start = transferred(prior, here)
-    rates, host = _closed(run, in_process, start.rates, start.host, (log,), part=part)
-    hidden_s = float(in_process.point.c0_s - rates.point.c0_s)
-    learnt_on = f"{run.name}: {len(log.ttft_s[part])} requests"
-    noise = _noise(run, rates, host, (log,), part)
-    overhead = replace(prior, gpu=run.gpu.name, engine=run.engine, hidden_c0_s=hidden_s, noise=noise, learnt_on=learnt_on)
-    overhead = replace(overhead, request_s=host.request_s, serial_s=host.serial_s)
-    return ServedRates(rates, host, overhead, (log.part(part, "first").name,))
-
-
 def launching_as_logged(run: ServedRun, log: Experiment, prior: ServingOverhead, in_process: RateDraws) -> ServingOverhead:
     """The overhead with launches as the gaps of a log show them; of several GPUs, whose workers launch by themselves, as it is."""
     if run.tp > 1 or not plan_engine(run.deployment)[0].overlaps:
@@ -211,38 +194,37 @@ def _closed(
     low: Sequence[Experiment],
     *,
     tpot: bool = True,
-    part: slice = WHOLE,
 ) -> tuple[RateDraws, HostRates]:
     """Fixed cost (where `tpot`) and latency per request that close the median TPOT and TTFT of these requests of the loads."""
     for _ in range(ROUNDS):
         if tpot:
-            shift_s = _gap(run, rates, host, low, "tpot_s", part)
+            shift_s = _gap(run, rates, host, low, "tpot_s")
             source = Provenance(Origin.SERVED, "median TPOT as served")
             rates = with_c0(rates, float(rates.point.c0_s) + shift_s, rates.draws.c0_s + shift_s, source)
             host = replace(host, work=hidden_work(in_process.point, rates.point))
-        whole_s = max(host.request_s + host.serial_s + _gap(run, rates, host, low, "ttft_s", part), 0.0)
+        whole_s = max(host.request_s + host.serial_s + _gap(run, rates, host, low, "ttft_s"), 0.0)
         serial_s = min(SERIAL_S, whole_s)
         host = replace(host, serial_s=serial_s, request_s=whole_s - serial_s)
     return rates, host
 
 
-def _gap(run: ServedRun, rates: RateDraws, host: HostRates, low: Sequence[Experiment], metric: str, part: slice) -> float:
+def _gap(run: ServedRun, rates: RateDraws, host: HostRates, low: Sequence[Experiment], metric: str) -> float:
     """Seconds by which the median of a metric is longer than replayed, mean over loads."""
     factors = np.exp(PHASES_SD * ndtri((np.arange(PHASES) + 0.5) / PHASES))
     point = {name: getattr(rates.point, name) for name in rates.point.names()}
     slowed = {name: np.broadcast_to(values, PHASES) for name, values in with_model_error(point, factors).items()}
     rates, draws, gaps = replace(rates, draws=Rates(**slowed)), PHASES if metric == "ttft_s" else 0, []
     for experiment in low:
-        measured = getattr(experiment, metric)[part]
-        seen = replay(run, experiment, rates, host, draws=draws).times[metric][:, part]
+        measured = getattr(experiment, metric)
+        seen = replay(run, experiment, rates, host, draws=draws).times[metric]
         gaps.append(np.nanmedian(measured) - np.nanmedian(seen[:, np.isfinite(measured)]))
     return float(np.mean(gaps))
 
 
-def _noise(run: ServedRun, rates: RateDraws, host: HostRates, low: Sequence[Experiment], part: slice = WHOLE) -> dict[str, float]:
+def _noise(run: ServedRun, rates: RateDraws, host: HostRates, low: Sequence[Experiment]) -> dict[str, float]:
     """Log sd of single requests about their replay, by metric."""
     pairs = [(e, replay(run, e, rates, host)) for e in low]
-    return {m: robust_sd(np.concatenate([np.log(getattr(e, m) / seen.guess(m))[part] for e, seen in pairs])) for m in METRICS}
+    return {m: robust_sd(np.concatenate([np.log(getattr(e, m) / seen.guess(m)) for e, seen in pairs])) for m in METRICS}
 
 
 def _missed_by_rungs(run: ServedRun, rates: RateDraws, host: HostRates, rungs: Sequence[Experiment]) -> float:

@@ -7,17 +7,24 @@ from pathlib import Path
 
 import numpy as np
 
-from calibrate.served.overhead import ServedRates, as_learnt, fit_overhead, fit_to_log, transferred
+from calibrate.served.host_fit import learn_host
+from calibrate.served.overhead import ServedRates, as_learnt, fit_overhead, transferred
 from calibrate.served.replay import METRICS, Prediction, replay
 from calibrate.served.runs import Experiment, ServedRun
 from calibrate.served.scores import BOUNDS, Replicates, Score, replicates, replicates_of, score
+from sim.cost.batch import chunk_sums, from_sums
 from sim.cost.rates import RateDraws
 from sim.errors import UsageError
+from sim.rates.host import Host
 from sim.rates.load import load_rates
+from sim.rates.priors import flops_for
 from sim.rates.serving import ServingOverhead, packaged_overhead
 
 RATE_DRAWS = 200  # to solve decode windows at; only as many as asked for are replayed
 FIRST_SHARE, FIRST_LEAST = 0.1, 20  # of a log's requests that are learnt from, by default
+SOON = 0.05  # share of prompts answered below their roofline that is worth a word
+SAY = "say --log-option assume-prefix=N, or give prefix_ids"
+KEEP = "Next: simctl learn LOG --host-out FILE keeps this host for --host FILE of other questions"
 COLD = 3.0  # medians of TTFT: the leading requests of a log that take longer met a server that was still warming up
 
 
@@ -29,7 +36,8 @@ class ValidationSettings:
     rates: RateDraws | None = None  # instead of those of a posterior
     draws: int = 16
     overhead: ServingOverhead | None = None  # taken as it is
-    transferred: bool = False  # the packaged overhead taken as it is
+    transferred: bool = False  # the packaged overhead taken as it is, of a host never seen
+    host: Host | None = None  # the packaged overhead of this host
     learn_from: int | None = None
     skip: int | None = None
 
@@ -55,8 +63,9 @@ def validate(run: ServedRun, settings: ValidationSettings) -> ValidationReport:
         served = as_learnt(known)
         pairs = [(e, replay(run, e, served.rates, served.host, draws=settings.draws)) for e in run.experiments]
         return _report(run, served, pairs, ("rates as served, from the posterior: nothing is fitted to the run",))
-    if given is None and (settings.transferred or all(e.kind == "burst" for e in run.experiments)):
-        given = packaged_overhead((run.gpu.name, run.name), run.limits.engine)  # of other hosts
+    if given is None and (settings.host or settings.transferred or all(e.kind == "burst" for e in run.experiments)):
+        others = packaged_overhead((run.gpu.name, run.name), run.limits.engine)
+        given = others and others.elsewhere(settings.host)
     if given is None and len(run.experiments) == 1:
         return _log(run, settings)
     if given is not None:
@@ -96,19 +105,21 @@ def low_load(run: ServedRun) -> list[Experiment]:
 
 
 def _log(run: ServedRun, settings: ValidationSettings) -> ValidationReport:
-    """A log: its first part is learnt from, all of it replayed. What was learnt is used where it predicts a second part better than the
-    packaged overhead does; only the rest after both is scored.
+    """A log: the host is learnt from its first part (calibrate.served.host_fit), and used where it predicts a second part better than a
+    host never seen does, all of it replayed; only the rest after both is scored.
     """
     (log,), packaged = run.experiments, packaged_overhead(engine=run.limits.engine)
     first, last = learnt_part(log, settings.learn_from, settings.skip)
     in_process = _rates(run, settings, max(RATE_DRAWS, settings.draws))
+    part = log.part(slice(first, last), "first")
     if packaged is None or not in_process.source.stepped:
-        whole = slice(first, last)
-        run_of_part = replace(run, experiments=(log.part(whole, "first"),))
+        run_of_part = replace(run, experiments=(part,))
         own = fit_overhead(run_of_part, in_process, run_of_part.experiments, ())
         seen = replay(run, log, own.rates, own.host, draws=settings.draws)
         return _report(run, own, [_of_part(log, seen, slice(last, None))])
-    choices = [fit_to_log(run, in_process, packaged, slice(first, last)), transferred(packaged, in_process)]
+    never = packaged.elsewhere(None)
+    learnt = learn_host(run, [part], in_process, never).host
+    choices = [replace(transferred(packaged.elsewhere(learnt), in_process), fitted_to=(part.name,)), transferred(never, in_process)]
     replays = [replay(run, log, served.rates, served.host, draws=settings.draws) for served in choices]
     judged = judging_part(log, first, last)
     fitted, given = (
@@ -116,13 +127,30 @@ def _log(run: ServedRun, settings: ValidationSettings) -> ValidationReport:
         for served, seen in zip(choices, replays, strict=True)
     )
     best = 0 if fitted <= given else 1
+    found = f"launches {learnt.launch:.2f}, work {learnt.work:.2f}, iterations {learnt.step:.2f} times the packaged hosts'"
     what = f"requests {first + 1} to {last}", f"requests {judged.start + 1} to {judged.stop}"
     note = (
-        f"fitted to {what[0]}, which lowered the errors on {what[1]}; neither is scored"
+        f"fitted to {what[0]} ({found}), which lowered the errors on {what[1]}; neither is scored. {KEEP}"
         if best == 0
         else f"fitting to {what[0]} did not lower the errors on {what[1]}: the packaged overhead is used as it is; neither is scored"
     )
-    return _report(run, choices[best], [_of_part(log, replays[best], slice(judged.stop, None))], (note,))
+    rest = slice(judged.stop, None)
+    return _report(run, choices[best], [_of_part(log, replays[best], rest)], (*hinted(run, log), note))
+
+
+def hinted(run: ServedRun, log: Experiment) -> list[str]:
+    """What the log says of its server that the replay does not know: prompts answered sooner than their GEMMs can be computed."""
+    if log.content or log.cached_tokens is not None or not run.limits.enable_prefix_caching:
+        return []
+    work = run.deployment.work(from_sums(0.0, 0.0, 0.0, 0.0, chunk_sums([(1024.0, 1024.0, 1.0)], run.model.window)))
+    peak, _ = flops_for(run.gpu, run.precision.weights)
+    least_s = (work.linear_flops + work.expert_flops) / 1024.0 / peak * log.prompt_tokens
+    soon = int((log.ttft_s < least_s).sum())
+    if soon < SOON * len(log.ttft_s):
+        return []
+    return [
+        f"shared prefixes? {soon} of {len(log.ttft_s)} prompts were answered sooner than their GEMMs take at the datasheet's peak: {SAY}"
+    ]
 
 
 def _of_part(log: Experiment, seen: Prediction, part: slice) -> tuple[Experiment, Prediction]:

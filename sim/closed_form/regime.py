@@ -15,6 +15,7 @@ from sim.cost.rates import RateDraws
 from sim.cost.step_time import step_time_s
 from sim.deployment.memory import sequence_bytes
 from sim.errors import UsageError
+from sim.rates.host import Host
 from sim.rates.stack_rates import because
 from sim.specs.attention_policy import AttentionPolicy, Placement, blocks, dense
 from sim.specs.decode_stack import DecodeStack
@@ -100,6 +101,7 @@ class RegimeMap:
     seed: int = 0
     served: bool = True
     stack: str | None = None
+    host: Host | None = None
 
     @property
     def policy(self) -> AttentionPolicy:
@@ -119,6 +121,7 @@ class RegimeMap:
             "draws": self.draws,
             "seed": self.seed,
             "served": self.served,
+            "host": self.host,
             "stack": self.stack,
         }
         return WhatIf(self.deployment, most, (1,), (self.k,), **how).settled()

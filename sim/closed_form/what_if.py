@@ -27,6 +27,7 @@ from sim.deployment.memory import Memory, n_max, sequence_bytes
 from sim.errors import UsageError
 from sim.files import plain
 from sim.namespaces import FLOAT
+from sim.rates.host import Host
 from sim.rates.load import OUTSIDE, scope_notes
 from sim.rates.posterior import stack_of_file
 from sim.rates.provenance import outside_measured
@@ -54,7 +55,8 @@ class WhatIf:
 
     `batches` in sequences, `ks` selection budgets in blocks of 128 tokens (None: 8, 16 and 32), `tau` the efficiency threshold of the
     knee. `stack` is who runs the step (sim.specs.decode_stack); None: the one that `default_stack` names. Rates are `draws` of `posterior`
-    (None: the packaged one): of the engine as `served`, as in a simulation, or as stepped in process.
+    (None: the packaged one): of the engine as `served`, as in a simulation, on a `host` (None: never seen), or as stepped
+    in process.
     """
 
     deployment: Deployment
@@ -67,6 +69,7 @@ class WhatIf:
     seed: int = 0
     served: bool = True
     stack: str | None = None
+    host: Host | None = None
 
     def __post_init__(self) -> None:
         if self.deployment.limits.batch_knee is not None:
@@ -117,7 +120,7 @@ class WhatIf:
         """The rates of the question's stack."""
         q = self.settled()
         assert q.stack is not None
-        return stack_rates(q.stack, q.deployment, RateSource(q.posterior, q.served, seed=q.seed), q.draws)
+        return stack_rates(q.stack, q.deployment, RateSource(q.posterior, q.served, host_scale=q.host, seed=q.seed), q.draws)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""

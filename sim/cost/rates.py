@@ -82,6 +82,9 @@ class RateDraws:
     # [draw] what the formula misses of an iteration, as a factor that is already in the draws' times: prices over it are the rates alone
     error: Any = None
     host: Any = None  # [draw] how much longer than the median host the draw's host takes for what hosts do, already in its rates
+    host_work: Any = (
+        None  # [draw] how much longer than the median host the draw's takes for work that serving hides, and for its API server
+    )
     host_request_s: float | None = None  # the API server's time per request, where the rates were learnt together with it
     stack: str = ENGINE  # that the rates are of (sim.specs.decode_stack)
 

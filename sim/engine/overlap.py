@@ -30,6 +30,10 @@ class HostWork:
     def __post_init__(self) -> None:
         require_not_negative(self, "host work", "time", " s")
 
+    def scaled(self, factor: float) -> HostWork:
+        """The same work on a host that takes `factor` times as long."""
+        return HostWork(self.iteration_s * factor, self.sequence_s * factor, self.prefill_s * factor)
+
 
 NO_WORK = HostWork()
 

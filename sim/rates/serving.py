@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from functools import cache
 from typing import Any
 
@@ -22,7 +22,8 @@ from sim.engine.overlap import NO_WORK, HostWork
 from sim.errors import SimctlError, UsageError
 from sim.files import package_path
 from sim.rates.fingerprint import formula_fingerprint
-from sim.rates.host_speed import HostSpeed
+from sim.rates.host import Host
+from sim.rates.posterior import with_model_error
 from sim.rates.provenance import GIVEN, Origin, Provenance
 
 PACKAGED = "data/posteriors/serving_overhead.json"
@@ -35,9 +36,13 @@ DECLARED = Provenance(Origin.PRIOR, "declared prior")
 # served on an H200 (2.7 ms) and of a 7B in fp8 (4 ms), `vllm bench serve` beside our client, at 1,000 tokens or less; and per token, of
 # cached prompts of up to 30,000 on an H200, half of it on either way.
 TEXT_S, TEXT_TOKEN_S = 3.3e-3, 0.25e-6
-# All measured hosts are one provider's virtual machines. How far another's lie from them in launch time (log sd): a declared prior, for
-# half and twice are seen in public (an ordinary bare-metal driver launches a small kernel in 4 to 5 us, the measured hosts in 9.5).
+# All measured hosts are one provider's virtual machines. How far another's lie from them (log sd), in launches and in interpreted work: a
+# declared prior, for half and twice are seen in public (an ordinary bare-metal driver launches a small kernel in 4 to 5 us, the measured
+# hosts in 9.5).
 PROVIDERS_SD = 0.35
+# Log sd of interpreted work between 16 measured hosts (JSON round trips), and how it goes with their launches (correlation of the logs).
+WORK_SD, WITH_LAUNCHES = 0.3, 0.5
+LOADS_SD = 0.01  # log sd of a server's step times at other loads about those of the load that they were learnt from
 UNITS = {
     "request_s": "s per request: receive, parse, template, hand to the engine",
     "serial_s": "s of the API server's own time per request: requests that come together share it",
@@ -63,6 +68,7 @@ class HostRates:
     source: Provenance = DECLARED
     token_s: float = 0.0  # nothing is declared of a host that nobody has seen sending
     work: HostWork = NO_WORK  # of the engine itself, per iteration: what the rates leave out because it can hide behind the GPU
+    given: bool = False  # whether the host is the user's own: given, or learnt with the rates
     text: bool = False  # whether `request_s` and `prompt_token_s` are of prompts that come as text, not as token ids
 
     def __post_init__(self) -> None:
@@ -78,6 +84,11 @@ class HostRates:
         sign = 1 if text else -1
         request_s, token_s = max(self.request_s + sign * TEXT_S, 0.0), max(self.prompt_token_s + sign * TEXT_TOKEN_S, 0.0)
         return replace(self, request_s=request_s, prompt_token_s=token_s, text=text)
+
+    def slower(self, factor: float) -> HostRates:
+        """The same server on a host that takes `factor` times as long for all of it."""
+        times = {name: factor * getattr(self, name) for name in UNITS}
+        return replace(self, work=self.work.scaled(factor), **times)
 
     def server_s(self, prompt_tokens: Any) -> Any:
         """Seconds of the API server's own time for a prompt of so many tokens (a number or an array)."""
@@ -114,6 +125,11 @@ class ServingOverhead:
     learnt_on: str
     formula: str
     schema: str = SCHEMA
+    work: float = 1.0  # the engine's own work that hides, over the packaged hosts'
+    work_sd: float = WORK_SD  # of its logarithm
+    step: float = 1.0  # step times over those predicted
+    step_sd: float = -1.0  # of its logarithm, in place of what the formula is known to miss; negative: nothing was learnt
+    link_bytes_per_s: float = 0.0  # of the host link; 0: the GPU's
 
     @property
     def run(self) -> str:
@@ -124,14 +140,25 @@ class ServingOverhead:
         """The API server's latencies, and the engine's own host work that serving hides of rates learnt in process."""
         source = Provenance(Origin.SERVED, f"served {self.engine} on {self.gpu}", self.gpu, engines=(self.engine,))
         latencies = {name: getattr(self, name) for name in UNITS}
-        return HostRates(**latencies, source=source, work=hidden_work(rates.point, self.applied(rates).point))
+        hidden = replace(self, step=1.0).applied(rates)
+        return HostRates(**latencies, source=source, work=hidden_work(rates.point, hidden.point).scaled(self.work))
 
-    def elsewhere(self, speed: HostSpeed | None) -> ServingOverhead:
-        """The overhead on a host of which only its speed is known, or nothing: a host never seen, of any provider."""
-        if speed is None:
-            return replace(self, launch_sd=math.hypot(self.launch_sd, PROVIDERS_SD))
-        times = {name: getattr(self, name) * speed.interpreter for name in UNITS}
-        return replace(self, launch=self.launch * speed.launch, **times)
+    def elsewhere(self, host: Host | None) -> ServingOverhead:
+        """The overhead on a host that is known, or of which nothing is: a host never seen, of any provider."""
+        if host is None:
+            return replace(self, launch_sd=math.hypot(self.launch_sd, PROVIDERS_SD), work_sd=math.hypot(self.work_sd, PROVIDERS_SD))
+        times = {name: getattr(self, name) * host.work for name in UNITS} | dict(host.api_s)
+        return replace(
+            self,
+            launch=self.launch * host.launch,
+            launch_sd=self.launch_sd if host.launch_sd is None else host.launch_sd,
+            work=self.work * host.work,
+            work_sd=self.work_sd if host.work_sd is None else host.work_sd,
+            step=host.step,
+            step_sd=-1.0 if host.step_sd is None else host.step_sd,
+            link_bytes_per_s=host.link_bytes_per_s or self.link_bytes_per_s,
+            **times,
+        )
 
     def applied(self, rates: RateDraws, overlaps: bool = True) -> RateDraws:
         """Rates learnt in process, as served. Where host work overlaps, this overhead holds how far hosts lie apart when served: their
@@ -139,7 +166,7 @@ class ServingOverhead:
         """
         several = np.ndim(rates.draws.beta) > 0  # rates of floats are one draw, and what hosts differ by is its median
         rates = rates.at_median_host() if overlaps and several else rates
-        launches, hides = np.random.default_rng(12).standard_normal((2, rates.count)) if several else (0.0, 0.0)
+        launches, hides, works = np.random.default_rng(12).standard_normal((3, rates.count)) if several else (0.0, 0.0, 0.0)
         why = f"as served by {self.engine} on {self.gpu}"
         served = with_c0(
             rates,
@@ -149,10 +176,29 @@ class ServingOverhead:
         )
         served = scaled(served, PARTLY_EXPOSED, self.exposed_share, self.exposed_share, why)
         served = scaled(served, LAUNCHING, self.launch, self.launch * np.exp(self.launch_sd * launches), why)
+        if several and overlaps:
+            works = WITH_LAUNCHES * launches + math.sqrt(1.0 - WITH_LAUNCHES**2) * works
+            served = replace(served, host_work=np.exp(self.work_sd * works))
+        if self.link_bytes_per_s:
+            link = self.link_bytes_per_s / float(served.point.link_bytes_per_s)
+            served = scaled(served, ("link_bytes_per_s",), link, link, why)
+        if self.step_sd >= 0.0 and several:
+            steps = np.random.default_rng(13).standard_normal(rates.count)
+            served = at_steps(served, self.step, np.exp(math.hypot(self.step_sd, LOADS_SD) * steps))
         return replace(served, source=rates.source.after(f"serving overhead of {self.engine} measured on {self.gpu}"))
 
 
 NUMBERS = tuple(field.name for field in fields(ServingOverhead) if field.type in ("float", float))
+
+
+def at_steps(rates: RateDraws, step: float, factor: Any) -> RateDraws:
+    """Rates whose step times are `step` times those predicted, its draws `factor` [draw] about it, in place of what the formula misses."""
+    own = factor if rates.error is None else factor / rates.error
+    point, draws = (
+        with_model_error({name: getattr(each, name) for name in each.names()}, times)
+        for each, times in ((rates.point, np.asarray(step)), (rates.draws, np.asarray(step * own)))
+    )
+    return replace(rates, point=Rates(**point), draws=Rates(**draws), error=factor)
 
 
 def with_c0(rates: RateDraws, point: float, draws: Any, source: Provenance) -> RateDraws:
@@ -176,7 +222,7 @@ def scaled(rates: RateDraws, names: tuple[str, ...], factor: float, draws: Any, 
 
 
 def as_served(
-    rates: RateDraws, overhead: ServingOverhead | None = None, speed: HostSpeed | None = None, overlaps: bool = True, engine: str = "vllm"
+    rates: RateDraws, overhead: ServingOverhead | None = None, speed: Host | None = None, overlaps: bool = True, engine: str = "vllm"
 ) -> tuple[RateDraws, HostRates]:
     """(rates, host latencies) of a served engine that is sent text: an overhead (None: the packaged one, of a host never seen unless its
     `speed` is known) applied to rates learnt in process; priors stay as they are. UsageError for what the rates hold already. `overlaps`:
@@ -189,13 +235,15 @@ def as_served(
             raise UsageError("the rates were learnt on a host of their own: its speed is in them")
         learnt = Provenance(Origin.SERVED, "learnt with the rates, from a served log")
         return rates, replace(host_of_log(rates.host_request_s, text=True), source=learnt)
-    if overhead is None and (packaged := packaged_overhead(engine=engine)) is not None:
-        overhead = packaged.elsewhere(speed)
+    packaged = overhead is None
+    if packaged and (known := packaged_overhead(engine=engine)) is not None:
+        overhead = known.elsewhere(speed)
     if overhead is None or not rates.source.stepped:
         if speed is not None:
             raise UsageError("no engine was stepped on this GPU: of its host only a prior is known, which no speed scales")
         return rates, HostRates()
-    return overhead.applied(rates, overlaps), overhead.host(rates).sent(text=True)
+    host = replace(overhead.host(rates), given=speed is not None or not packaged)
+    return overhead.applied(rates, overlaps), host.sent(text=True)
 
 
 def host_of_log(request_s: float, text: bool) -> HostRates:
@@ -241,7 +289,7 @@ def pooled(hosts: Sequence[ServingOverhead]) -> ServingOverhead:
     }
     return replace(
         hosts[0],
-        **{name: max(value, apart.get(name, 0.0)) for name, value in typical.items()},
+        **{name: max(value, apart.get(name, value)) for name, value in typical.items()},
         noise={metric: median(float(host.noise[metric]) for host in hosts) for metric in hosts[0].noise},
         gpu=" and ".join(sorted({host.gpu for host in hosts})),
         engine=" and ".join(sorted({host.engine for host in hosts})),
@@ -275,7 +323,9 @@ def parse_overheads(text: str | bytes, name: str) -> list[ServingOverhead]:
 
 def _checked(body: Any, name: str) -> ServingOverhead:
     try:
-        overhead = ServingOverhead(**{field.name: body[field.name] for field in fields(ServingOverhead)})
+        overhead = ServingOverhead(
+            **{field.name: body[field.name] for field in fields(ServingOverhead) if field.name in body or field.default is MISSING}
+        )
         noise = dict(overhead.noise)
     except (ValueError, KeyError, TypeError) as error:
         raise SimctlError(f"{name}: not a serving overhead ({error})") from None

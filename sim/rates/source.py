@@ -11,7 +11,7 @@ from sim.engine.config import overlaps
 from sim.engine.overlap import HostWork
 from sim.errors import UsageError
 from sim.files import text_of
-from sim.rates.host_speed import HostSpeed
+from sim.rates.host import Host
 from sim.rates.load import load_rates
 from sim.rates.serving import NO_HOST, UNITS, HostRates, as_served, parse_overhead
 from sim.study.deployment import Deployment
@@ -25,8 +25,8 @@ class RateSource:
 
     `posterior` None: the packaged one. `served`: with the serving overhead of an engine that overlaps host work, of the file `overhead`
     (`simctl validate --save-overhead`) or the packaged one; else as stepped in process. `api_server`: with the API server's time.
-    `host_scale`: time of the host over that of the measured ones, or the file of the suite host (sim.rates.host_speed); None: a host never
-    seen. `host_rates` sets seconds by name (sim.rates.serving.UNITS, and those of an iteration). `seed` is that of the draws.
+    `host_scale`: time of the host over that of the measured ones, or a file of it (sim.rates.host); None: a host never seen.
+    `host_rates` sets seconds by name (sim.rates.serving.UNITS, and those of an iteration). `seed` is that of the draws.
     `known` rates are used instead of a posterior's; `host` latencies come with rates as they are, without any overhead.
     """
 
@@ -34,7 +34,7 @@ class RateSource:
     served: bool = True
     overhead: str | Path | None = None
     api_server: bool = True
-    host_scale: HostSpeed | float | str | Path | None = None
+    host_scale: Host | float | str | Path | None = None
     host_rates: Mapping[str, float] = field(default_factory=dict)
     seed: int = 0
     known: RateDraws | None = None
@@ -58,7 +58,7 @@ class RateSource:
             learnt = None
             if self.overhead is not None:
                 learnt = parse_overhead(text_of(Path(self.overhead), MOST_OVERHEAD_BYTES), str(self.overhead))
-            speed, limits = None if self.host_scale is None else HostSpeed.of(self.host_scale), deployment.limits
+            speed, limits = None if self.host_scale is None else Host.of(self.host_scale), deployment.limits
             speed = speed.eager() if speed is not None and limits.enforce_eager else speed
             rates, host = as_served(rates, learnt, speed, ahead(deployment), limits.engine)
         host = host if self.api_server else replace(NO_HOST, work=host.work)

@@ -161,7 +161,7 @@ def run_directly(study: Study, pools: Sequence[PlannedPool], trace: Trace, draw:
     """The run, as sim.cluster.simulation would have it; nothing of `event_by_event` may hold. `keep` keeps the iteration log, but not of
     a trace that is served in epochs (sim.study.epochs). Raises OverflowError for more time than the integer clock holds.
     """
-    pool, config, d = pools[0], pools[0].config, pools[0].spec.deployment
+    pool, config, d = pools[0].at(draw), pools[0].config, pools[0].spec.deployment
     router = d.router, dict(d.router_options), study.workload.max_concurrency
     if too_long(trace):
         cost, fast = pool.cost(draw), compiled.worth(trace)

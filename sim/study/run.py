@@ -172,6 +172,7 @@ def _run(
     clock: Clock | None = None,
 ) -> RunRecord:
     fleet, config = study.whole_fleet, pools[0].config
+    pools = [pool.at(draw) for pool in pools]
     costs = [pool.cost(draw) for pool in pools]
     return simulate_pools(
         TraceSource(trace, config.block_size, config.max_model_len),

@@ -32,7 +32,7 @@ from sim.study.direct import event_by_event
 from sim.study.fleet_spec import Fleet
 from sim.study.lasting import Lasting, Lasts, can_last, outgrows
 from sim.study.run import check_all_fit, planned, run_fast, run_planned, runs_directly
-from sim.study.strata import predictors
+from sim.study.strata import of_hosts, predictors
 from sim.study.studied import PlannedPool, Progress, Study
 from sim.workers import in_threads
 from sim.workload.trace import Trace
@@ -49,6 +49,9 @@ REQUESTS_OF_DRAWS = 200_000  # over all draws that nobody asked for: the first r
 SLOW_REQUESTS_OF_DRAWS = 3_000  # the same where runs are event by event
 KEEPS_UP = 0.05  # share of the requests that wait at the last arrival of a load that is not kept up with
 REPEATS = 20
+HOST_FIGURES = ("mean_e2el_ms", "mean_ttft_ms")
+WIDE = 1.15  # high over low of an interval that is worth a word
+LEARNT_HOST = 0.4  # log sd of launches and work that a low load of a server leaves, over that of a host never seen
 REPEATS_UP_TO = 5_000  # requests
 LOGGED_UP_TO = 5_000  # iterations of the run; beyond, draws asked for keep no iteration log: it would cost minutes
 # the same where the engine in rows keeps the log: reading the figures off it then takes longer than the run
@@ -139,6 +142,17 @@ class Run:
             return None
         record = run_fast(self.study, self.pools, trace.retimed(np.zeros(len(trace))))
         return None if record is None else float(summarise(record)["request_throughput"])
+
+    @property
+    def host_matters(self) -> tuple[str, float] | None:
+        """The first of HOST_FIGURES whose interval is wide because the host was not given, and how many times narrower it would be with
+        one learnt from a low load; None where none is.
+        """
+        for name in HOST_FIGURES:
+            low, high = self.rate_intervals.get(name, (1.0, 1.0))
+            if low > 0.0 and high > WIDE * low and min(self.draws[name]) > 0.0 and (share := of_hosts(self.study, self.draws[name])) > 0.5:
+                return name, 1.0 / math.sqrt(1.0 - share * (1.0 - LEARNT_HOST**2))
+        return None
 
     @property
     def outgrown(self) -> bool:

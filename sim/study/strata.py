@@ -8,6 +8,7 @@ sequence (1960) say in which order these cells come: stratified sampling in ever
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -49,14 +50,26 @@ def typical_s(rates: RateDraws, d: Deployment, prompt: float, output: float) -> 
 
 
 def predictors(study: Study) -> Floats | None:
-    """[draw, predictor] of figures at the draws of the rates: logarithms of what a typical request takes to decode and to read, and of a
-    launch, of every pool; None where rates of floats are one draw.
+    """[draw, predictor] of figures at the draws of the rates: logarithms of what a typical request takes to decode and to read, of a
+    launch, and of the host's other work, of every pool; None where rates of floats are one draw.
     """
     tokens, found = typical(study.workload.trace), []
     for pool, (rates, _) in zip(study.whole_fleet.pools, study.sources, strict=True):
         if np.ndim(rates.draws.beta) and rates.count == study.rates.count:
-            found += [*typical_s(rates, pool.deployment, *tokens), np.asarray(rates.draws.launch_layer_s, dtype=float)]
+            hosts = [rates.draws.launch_layer_s, *([] if rates.host_work is None else [rates.host_work])]
+            found += [*typical_s(rates, pool.deployment, *tokens), *(np.asarray(each, dtype=float) for each in hosts)]
     return np.log(np.maximum(np.column_stack(found), TINY_S)) if found else None
+
+
+def of_hosts(study: Study, figure: Sequence[float]) -> float:
+    """Share of the variance of a figure's logarithm over the first draws that goes with what their hosts take to launch and to work."""
+    rates, y = study.rates, np.log(np.asarray(figure, dtype=float))
+    if rates.host_work is None or len(y) < 10 or not np.ptp(y) > 0.0:
+        return 0.0
+    hosts = np.log(np.column_stack([rates.draws.launch_layer_s, rates.host_work]))[: len(y)]
+    line = np.column_stack([np.ones(len(y)), hosts - hosts.mean(axis=0)])
+    left = y - line @ np.linalg.lstsq(line, y, rcond=None)[0]
+    return max(1.0 - float(left.var()) / float(y.var()) * (len(y) - 1) / (len(y) - 3), 0.0)
 
 
 def stratified(rates: RateDraws, d: Deployment, prompt: float, output: float) -> RateDraws:
@@ -70,7 +83,7 @@ def stratified(rates: RateDraws, d: Deployment, prompt: float, output: float) ->
         return None if values is None else np.asarray(values)[order]
 
     draws = Rates(**{name: np.asarray(getattr(rates.draws, name))[order] for name in rates.draws.names()})
-    return replace(rates, draws=draws, error=ordered(rates.error), host=ordered(rates.host))
+    return replace(rates, draws=draws, error=ordered(rates.error), host=ordered(rates.host), host_work=ordered(rates.host_work))
 
 
 def stratified_order(first: Floats, second: Floats) -> NDArray[np.int64]:

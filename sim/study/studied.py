@@ -96,6 +96,13 @@ class PlannedPool:
             return _cost.__wrapped__(*known)
         return _cost(*known)
 
+    def at(self, draw: int | None) -> PlannedPool:
+        """The pool with the host of a draw."""
+        works = self.rates.host_work
+        if draw is None or works is None:
+            return self
+        return replace(self, host=self.host.slower(float(works[draw % self.rates.count])))
+
     def rates_at(self, draw: int | None) -> Rates:
         """A draw of the rates, or their medians."""
         return self.rates.point if draw is None else self.rates.draws.at(draw % self.rates.count)

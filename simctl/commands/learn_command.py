@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from sim.files import writable
+from sim.errors import UsageError
+from sim.files import writable, write_text
 from simctl.options.option_groups import Sectioned
 from simctl.options.shared_options import fit_option, log_options
 
@@ -25,6 +26,12 @@ DRAWS = 600
 @click.argument("log", type=click.Path(path_type=Path))
 @log_options()
 @click.option("--out", type=click.Path(path_type=Path), help="Write the posterior here (InferenceData netCDF).")
+@click.option(
+    "--host-out",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Learn the server's host alone, in seconds, and write its host file, for --host of other commands.",
+)
 @fit_option()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 def command(log: Path, as_json: bool, **options: Any) -> None:
@@ -40,6 +47,10 @@ def command(log: Path, as_json: bool, **options: Any) -> None:
     Examples:
       simctl learn LOG.json --gpu h100 --model Llama-3.1-8B
       simctl learn LOG.csv --gpu l40s --model Qwen3-14B --out mine.nc
+      simctl measure --suite served --url http://HOST:8000 --model NAME \\
+        --rates 2 --experiments 'open 2/s' -o probe
+      simctl learn probe/served_NAME_url.nc --gpu h100 --model Llama-3.1-8B \\
+        --host-out host.json
     """
     from calibrate.logs.log_rates import rates_from_log
     from calibrate.measured_files import resolved
@@ -49,6 +60,18 @@ def command(log: Path, as_json: bool, **options: Any) -> None:
 
     writable(options["out"])
     path = resolved(log)
+    if options["host_out"] is not None:
+        if options["out"] is not None:
+            raise UsageError("--host-out learns the host alone: leave out --out")
+        from simctl.from_options.learnt_host import host_of_log
+        from simctl.text.learn_text import show_host
+
+        target = writable(options["host_out"])
+        learnt = host_of_log(path, options)
+        show_host(learnt, as_json)
+        write_text(target, learnt.host.text())
+        click.echo(f"wrote {target}", err=True)
+        return
     settings = Settings(draws=options["draws"] or DRAWS, chains=options["chains"], seed=options["seed"])
     found = rates_from_log(
         *read_served_log(path, options), settings, options["from_datasheet"], progress=lambda what: click.echo(what, err=True)

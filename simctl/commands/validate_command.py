@@ -10,12 +10,12 @@ import click
 from sim.errors import UsageError
 from sim.files import writable, write_text
 from simctl.options.option_groups import Sectioned, Setting
-from simctl.options.shared_options import log_options
+from simctl.options.shared_options import host_option, log_options
 from simctl.text.progress import progress
 
 SECTIONS = {
     "What to validate": ("run", "list", "left-out", "grid", "posterior", "draws"),
-    "What is fitted to the run itself": ("transferred", "overhead", "save-overhead"),
+    "What is fitted to the run itself": ("transferred", "overhead", "host", "save-overhead"),
     "What a log does not say of its server (--run LOG)": (
         "model", "gpu", "dtype", "tp", "engine", "max-num-seqs", "max-num-batched-tokens", "max-concurrency",
         "log-option",
@@ -42,6 +42,7 @@ LEARNT_FROM = (
     "--transferred", is_flag=True, help="Fit nothing: take the packaged overhead as it is. [default where a run has only a burst]"
 )
 @click.option("--overhead", metavar="FILE", help="Take this serving overhead (from --save-overhead) as it is.")
+@host_option
 @click.option("--posterior", type=click.Path(path_type=Path), metavar="FILE", help="Rates from this posterior. [default: the packaged one]")
 @log_options(*LEARNT_FROM)
 @click.option("--draws", type=click.IntRange(0, 1000), default=16, show_default=True, help="Draws of the rates behind the intervals.")

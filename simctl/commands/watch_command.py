@@ -14,8 +14,9 @@ from sim.errors import UsageError
 from sim.files import writable
 from sim.slo import Condition, parse_slo
 from simctl.from_options.deployments import deployment_of
+from simctl.from_options.questions import host_of
 from simctl.options.option_groups import Sectioned
-from simctl.options.shared_options import deployment_options, limit_options, rate_options
+from simctl.options.shared_options import deployment_options, host_option, limit_options, rate_options
 from simctl.report.serve import LOOPBACK
 from simctl.watch.follow import follow
 from simctl.watch.live import History, serve_history
@@ -47,6 +48,7 @@ SHORTEST_TOKEN = 16  # characters
 @click.option("--header", "headers", multiple=True, metavar="'NAME: VALUE'", help="Header for the servers; may be repeated.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a window.")
 @rate_options
+@host_option
 def command(urls: tuple[str, ...], slos: tuple[str, ...], **options: Any) -> None:
     """Watch running servers: predicted latency beside seen, and when the SLO breaks.
 
@@ -103,13 +105,13 @@ def _page_settings(options: dict[str, Any]) -> tuple[str, str, SSLContext | None
 
 def _curve_for(options: dict[str, Any]) -> Callable[[float, float], LatencyCurve]:
     """Simulates a replica for lengths. The deployment is checked at once, its rates loaded when they are first needed."""
-    deployment = deployment_of(options)
+    deployment, on = deployment_of(options), host_of(options)
 
     def curve_for(prompt: float, output: float) -> LatencyCurve:
         from sim import RateSource
         from sim.twin.curve import latency_curve
 
-        rates, host = RateSource(options["posterior"], seed=options["seed"]).of(deployment, draws=1000)
+        rates, host = RateSource(options["posterior"], host_scale=on, seed=options["seed"]).of(deployment, draws=1000)
         return latency_curve(deployment, rates, host, prompt, output, options["random_length_cv"])
 
     return curve_for

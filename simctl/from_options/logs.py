@@ -14,14 +14,17 @@ if TYPE_CHECKING:
     from sim import Deployment
 
 DEPLOYMENT = ("model", "gpu", "dtype", "kv_dtype", "tp", "engine", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization",
-              "enable_prefix_caching")  # fmt: skip
+              "enable_prefix_caching", "max_model_len", "num_gpu_blocks", "engine_version", "kv_offloading_size")  # fmt: skip
 
 
 def served_by(options: Mapping[str, Any]) -> Deployment | None:
     """The deployment that a log came from; None where the options do not name model and GPU."""
     from sim import Deployment
 
-    return Deployment.of(**{name: options[name] for name in DEPLOYMENT}) if options["model"] and options["gpu"] else None
+    if not (options["model"] and options["gpu"]):
+        return None
+    unsaid = ("max_model_len", "engine_version")  # whose defaults are no None
+    return Deployment.of(**{name: options[name] for name in DEPLOYMENT if name not in unsaid or options[name] is not None})
 
 
 def read_served_log(path: Path, options: Mapping[str, Any]) -> tuple[ServedLog, ServedRun]:

@@ -14,7 +14,7 @@ from simctl.from_options.deployments import attention_fields, deployment_of, fie
 
 if TYPE_CHECKING:
     from sim import Deployment, Plan, RegimeMap, Simulate, WhatIf
-    from sim.rates.host_speed import HostSpeed
+    from sim.rates.host import Host
     from sim.rates.source import RateSource
 
 LASTING_PROMPTS = 1000  # any number that is enough for lengths to show: a load that lasts draws as many as it takes
@@ -29,6 +29,10 @@ def what_if_of(options: Mapping[str, Any]) -> WhatIf | RegimeMap:
         raise UsageError("--max-num-seqs knee:TAU needs a workload: use simctl simulate")
     names = ("batches", "posterior", "draws", "seed", "served", "stack")
     given = {name: options[name] for name in names if options.get(name) is not None}
+    if (on := host_of(options)) is not None:
+        if not options["served"]:
+            raise UsageError("--host is of a served engine: leave out --in-process")
+        given["host"] = on
     if options["kv_in"] is not None:
         return _regime_map(options, given)
     ks = {} if options["ks"] is None else {"ks": options["ks"]}
@@ -165,22 +169,25 @@ def _rates(options: Mapping[str, Any]) -> RateSource:
             raise UsageError(f"--host-rate needs NAME=SECONDS or none, got {pair!r}") from None
     if options["overhead"] is not None and not options["served"]:
         raise UsageError("--overhead is of a served engine: leave out --in-process")
-    if options["host_scale"] is not None and (options["overhead"] is not None or not options["served"]):
-        raise UsageError("--host-scale is of the packaged serving overhead: leave out --overhead and --in-process")
-    speed = options["host_scale"] and _host_speed(options["host_scale"])
+    if options["host"] is not None and (options["overhead"] is not None or not options["served"]):
+        raise UsageError("--host is of the packaged serving overhead: leave out --overhead and --in-process")
+    speed = host_of(options)
     try:
         return RateSource(options["posterior"], options["served"], options["overhead"], not bare, speed, seconds, options["seed"])
     except UsageError as error:
         raise UsageError(f"--host-rate: {error}") from None
 
 
-def _host_speed(given: str) -> HostSpeed:
-    from sim.rates.host_speed import HostSpeed
+def host_of(options: Mapping[str, Any]) -> Host | None:
+    """The host that --host gives. UsageError for what is none."""
+    from sim.rates.host import Host
 
+    if options["host"] is None:
+        return None
     try:
-        return HostSpeed.of(given)
+        return Host.of(options["host"])
     except SimctlError as error:
-        raise UsageError(f"--host-scale: {error}") from None
+        raise UsageError(f"--host: {error}") from None
 
 
 def _values(name: str, texts: Sequence[str] | None) -> list[Any]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sim.errors import UsageError
 from sim.files import package_path
 from simctl.from_options.logs import read_served_log, served_by
+from simctl.from_options.questions import host_of
 
 if TYPE_CHECKING:
     from calibrate.served.left_out import LeftOut
@@ -73,9 +74,11 @@ def _settings(options: Mapping[str, Any]) -> ValidationSettings:
     from sim.rates.serving import parse_overhead
 
     file = options["overhead"]
-    overhead = parse_overhead(Path(file).read_bytes(), file) if file else None
+    overhead, on = parse_overhead(Path(file).read_bytes(), file) if file else None, host_of(options)
+    if on is not None and overhead is not None:
+        raise UsageError("--host is of the packaged serving overhead: leave out --overhead")
     return ValidationSettings(
-        **{name: options[name] for name in ("posterior", "draws", "transferred", "learn_from", "skip")}, overhead=overhead
+        **{name: options[name] for name in ("posterior", "draws", "transferred", "learn_from", "skip")}, overhead=overhead, host=on
     )
 
 

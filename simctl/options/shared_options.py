@@ -10,7 +10,7 @@ import click
 
 from sim.workload.formats import FORMATS
 from simctl.options.option_groups import Setting, SettingGroup, members_of
-from simctl.options.option_types import BATCH_CAP, CURVE, DURATION, GPU, MODEL, SHARE
+from simctl.options.option_types import BATCH_CAP, CURVE, DURATION, GPU, MODEL, SHARE, TOKENS
 
 
 def grouped(*options: Callable[..., Any]) -> Callable[..., Any]:
@@ -105,6 +105,15 @@ served_option = click.option(
     help="Rates with the serving overhead of an engine that overlaps host work, or as stepped in process.",
 )
 
+host_option = click.option(
+    "--host",
+    "--host-scale",
+    "host",
+    metavar="X|FILE",
+    help="Times of this host over those measured (0.5: twice as fast), the file of measure --suite host, or a host file of learn "
+    "--host-out. [default: unknown]",
+)
+
 # An option left out takes the default of sim.Workload, which the help repeats.
 workload_options = grouped(
     click.option("--trace", type=click.Path(exists=True, path_type=Path), help="Trace file, or ServeGen's folder."),
@@ -177,6 +186,10 @@ def log_options(*more: Setting) -> Callable[..., Any]:
                     ["--prefix-block"], default=512, show_default=True, type=click.IntRange(1), help="Tokens that a prefix id stands for."
                 ),
                 Setting(["--assume-prefix"], type=click.IntRange(0), default=0, help="Tokens all prompts began with, if unsaid."),
+                Setting(["--engine-version"], help="Version of the engine. [default: the newest known]"),
+                Setting(["--max-model-len"], type=TOKENS, help="Longest prompt + output of the server. [default: the model's]"),
+                Setting(["--num-gpu-blocks"], type=click.IntRange(2), help="KV blocks that it logged. [default: predicted]"),
+                Setting(["--kv-offloading-size"], type=float, metavar="GIB", help="Host RAM for evicted prefix blocks."),
                 Setting(["--timeout"], type=DURATION, help="How long clients waited, if unsaid; failures are censored."),
                 *more,
             ),

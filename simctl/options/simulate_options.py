@@ -12,7 +12,15 @@ from sim.engine.config import POLICIES
 from sim.engine.versions import NEWEST
 from simctl.options.option_groups import Sectioned, Setting, SettingGroup, as_settings, members_of
 from simctl.options.option_types import ATTENTION, GOAL, LENGTH, MODEL, PAIR, ROUTER, SHARE
-from simctl.options.shared_options import deployment_options, grouped, limit_options, rate_options, served_option, workload_options
+from simctl.options.shared_options import (
+    deployment_options,
+    grouped,
+    host_option,
+    limit_options,
+    rate_options,
+    served_option,
+    workload_options,
+)
 
 MOST_BLOCKS = 2**24  # 268 million tokens in blocks of 16: beyond any node, and a block costs the simulator some 100 bytes
 ARGUMENTS = "simctl.simulate.arguments"  # in the context: the command line
@@ -46,7 +54,7 @@ SECTIONS = {
         "engine", "max-num-seqs", "max-num-batched-tokens", "gpu-memory-utilization",
         "enable-prefix-caching", "attention", "engine-option",
     ),
-    "Server": ("served", "overhead", "host-scale", "host-rate"),
+    "Server": ("served", "overhead", "host", "host-rate"),
     "Fleet": ("fleet", "replicas", "router", "router-option", "admission"),
     "Answer": ("goodput", "goal", "draws", "seed", "iterations", "explain", "out", "plot", "chrome-trace", "json"),
 }  # fmt: skip
@@ -105,11 +113,7 @@ simulate_options = grouped(
         metavar="FILE",
         help="Serving overhead of validate --save-overhead. [default: packaged]",
     ),
-    click.option(
-        "--host-scale",
-        metavar="X|FILE",
-        help="Times of this host over those measured (0.5: twice as fast), or the file of measure --suite host. [default: unknown]",
-    ),
+    host_option,
     click.option(
         "--host-rate",
         multiple=True,

@@ -7,7 +7,7 @@ import click
 from sim.specs.decode_stack import STACKS
 from simctl.options.option_groups import Sectioned
 from simctl.options.option_types import BATCHES, TOKENS
-from simctl.options.shared_options import deployment_options, limit_options, rate_options, served_option
+from simctl.options.shared_options import deployment_options, host_option, limit_options, rate_options, served_option
 
 
 @click.command("what-if", cls=Sectioned, sections={})
@@ -29,6 +29,7 @@ from simctl.options.shared_options import deployment_options, limit_options, rat
 )
 @rate_options
 @served_option
+@host_option
 @click.option("--draws", type=click.IntRange(20, 100_000), help="Draws behind the 5-95 % intervals. [default: 1000; of a map 500]")
 @click.option("--explain", is_flag=True, help="Print all selections, and what the answer rests on.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole answer as JSON on stdout.")

@@ -2,12 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from sim.results.intervals import Z_90
 from simctl.text.calibrate_text import rate_table, say
 from simctl.text.layout import table
+
+if TYPE_CHECKING:
+    from calibrate.served.host_fit import Learnt
+
+
+def show_host(learnt: Learnt, as_json: bool) -> None:
+    """A host as it was learnt beside its prior: medians and 90 % intervals, times those of the packaged hosts."""
+    host, prior = learnt
+    if as_json:
+        click.echo(host.text(), nl=False)
+        return
+    say(f"host {host.source}")
+    rows = []
+    names = {"launch": "launches outside graphs", "work": "engine's and API server's work", "step": "iterations of the GPU"}
+    for key, name in names.items():
+        cells = []
+        for each in (prior, host):
+            value, half = getattr(each, key), math.exp(Z_90 * (getattr(each, f"{key}_sd") or 0.0))
+            cells.append(f"{value:.2f} [{value / half:.2f}-{value * half:.2f}]")
+        rows.append((name, *cells))
+    rows.append(("time per request (ms)", *(f"{1e3 * (each.api_s['request_s'] + each.api_s['serial_s']):.1f}" for each in (prior, host))))
+    click.echo(table(("times the packaged hosts", "before", "learnt"), rows))
 
 
 def show(r: dict[str, Any]) -> None:

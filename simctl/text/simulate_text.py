@@ -61,6 +61,8 @@ def render(run: Run, explain: bool = False) -> None:
         _say(f"arrivals over more than {LONGEST_S / 86_400.0:.0f} days: no iteration log, and so no ITL, queue, KV and step time")
     for note in study.workload.trace.notes:
         _say(f"trace: {note}")
+    if (host := run.host_matters) is not None and not study.host.given:
+        _say(_on_hosts(run, *host))
     click.echo(benchmark_table(run.summary, run.noise, run.rate_intervals or None, config.num_gpu_blocks - 1, explain))
     if run.record.tenants:
         _print_tenants(run)
@@ -78,6 +80,19 @@ def render(run: Run, explain: bool = False) -> None:
     if run.reached:
         click.echo(_goal_line(run.reached))
     click.echo(fill(f"=> {_answer(run)}", later="   "))
+
+
+def _on_hosts(run: Run, figure: str, narrower: float) -> str:
+    """The range over hosts, and what narrows it."""
+    from sim.units import format_number
+
+    shown = (("mean_ttft_ms", "mean TTFT"), ("mean_tpot_ms", "mean TPOT"))
+    ranges = [f"{name} {format_number(low)} to {format_number(high)} ms" for key, name in shown for low, high in [run.rate_intervals[key]]]
+    what = "end-to-end times" if figure == "mean_e2el_ms" else "first tokens"
+    return (
+        f"host: not given, and {what} depend on it: {', '.join(ranges)}, from a fast host to a slow one. 20 s of your server "
+        f"(simctl learn --host-out FILE, then --host FILE) make that about {narrower:.1f} times narrower, simctl measure --suite host less"
+    )
 
 
 def _served(pool: PlannedPool, named: bool, explain: bool) -> str:

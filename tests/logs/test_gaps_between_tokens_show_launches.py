@@ -8,8 +8,9 @@ import pytest
 
 from calibrate.logs.learn import served_priors
 from calibrate.logs.read import read_log
+from calibrate.served.host_fit import learn_host
 from calibrate.served.launches import launch_waits
-from calibrate.served.overhead import fit_to_log, launching_s
+from calibrate.served.overhead import launching_s
 from calibrate.served.replay import replay
 from sim.rates.posterior import rates_for
 from sim.rates.serving import TEXT_S, as_served, packaged_overhead
@@ -40,12 +41,12 @@ def test_a_slower_host_is_seen_in_the_gaps(tmp_path):
     assert medians[0].median / known == pytest.approx(own / launching_s(RUN, IN_PROCESS.point), rel=0.1)
 
 
-def test_validate_fits_launches_to_them(tmp_path):
-    log = logged(tmp_path / "log.json", 0.030)
-    run = replace(RUN, experiments=(log.experiment,))
-    assert fit_to_log(run, IN_PROCESS, packaged_overhead(), slice(0, 18)).overhead.launch > 1.2 * packaged_overhead().launch
-    silent = replace(run, experiments=(replace(log.experiment, token_s=None),))
-    assert fit_to_log(silent, IN_PROCESS, packaged_overhead(), slice(0, 18)).overhead.launch == packaged_overhead().launch
+def test_a_host_is_learnt_from_them(tmp_path):
+    log, prior = logged(tmp_path / "log.json", 0.030).experiment, packaged_overhead().elsewhere(None)
+    run = replace(RUN, experiments=(log,))
+    seen, silent = (learn_host(run, [each], IN_PROCESS, prior).host for each in (log, replace(log, token_s=None)))
+    assert seen.launch > 1.2
+    assert seen.launch_sd < 0.7 * silent.launch_sd
 
 
 @pytest.mark.parametrize("layout", ["bench", "guidellm", "aiperf", "csv"])

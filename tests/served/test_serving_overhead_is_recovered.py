@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from calibrate.served.overhead import SERIAL_S, fit_overhead, fit_to_log, transferred
+from calibrate.served.overhead import SERIAL_S, fit_overhead
 from calibrate.served.replay import replay
 from calibrate.served.scores import places, score, within
 from sim.cost.batch import decode_batch
@@ -84,16 +84,3 @@ def test_too_few_requests_are_refused():
     few = replace(LOW, **{k: getattr(LOW, k)[:3] for k in ("arrival_s", "prompt_tokens", "output_tokens", "ttft_s", "e2el_s")})
     with pytest.raises(UsageError, match="too few"):
         fit_overhead(RUN, IN_PROCESS, [few], RUNGS)
-
-
-def test_a_log_closes_what_its_host_differs_by_and_keeps_the_rest(learnt):
-    """A part of a load too high to be alone with itself, replayed whole, says by how much another host's overhead is off."""
-    log = open_loop("log", 8.0, 160, seed=2)
-    prior = replace(learnt.overhead, hidden_c0_s=learnt.overhead.hidden_c0_s - 2e-4, request_s=learnt.overhead.request_s + 3e-3)
-    before = transferred(prior, IN_PROCESS)
-    found = fit_to_log(replace(RUN, experiments=(log,)), IN_PROCESS, prior, slice(10, 110))
-    assert before.rates.point.c0_s == pytest.approx(C0_S + 2e-4)
-    assert found.rates.point.c0_s == pytest.approx(C0_S, abs=2e-5)
-    # a hundred requests come at any moment of an iteration of 6 ms, so their median wait for the next is known to 0.3 ms: twice that
-    assert found.host.request_s + found.host.serial_s == pytest.approx(REQUEST_S + SERIAL_S, abs=6e-4)
-    assert found.overhead.exposed_share == learnt.overhead.exposed_share

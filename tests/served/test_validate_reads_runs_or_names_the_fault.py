@@ -40,7 +40,8 @@ def test_a_log_is_learnt_from_its_first_part_and_scored_on_the_last(log):
     assert report["fitted_to"] == ["production.csv (first)"]
     assert {s["experiment"] for s in report["scores"]} == {"production.csv (rest)"}
     assert [s["requests"] for s in report["scores"] if s["metric"] != "p99_ttft_s"] == [40, 40, 40]
-    assert report["notes"][-1].startswith("fitted to requests 1 to 20, which lowered the errors on requests 21 to 40; neither")
+    assert report["notes"][-1].startswith("fitted to requests 1 to 20 (launches ")
+    assert "which lowered the errors on requests 21 to 40; neither is scored. Next: simctl learn LOG --host-out" in report["notes"][-1]
     assert result.code == (0 if all(s["within"] for s in report["scores"]) else 1)
 
 
@@ -202,7 +203,7 @@ def test_a_log_in_another_tools_layout_is_validated_alike(log, tmp_path):
 
 @pytest.mark.parametrize("slow", [1.0, 1.3])
 def test_learning_from_a_log_never_does_worse_than_the_packaged_overhead(log, tmp_path, slow):
-    """Tokens that came slower in the first part than in the rest teach nothing for it: the packaged overhead is used, and said."""
+    """Tokens that came slower in the first part than in the rest do not spoil it, either: a host's priors bound what they can teach."""
     with log.open(newline="") as handle:
         head, *rows = csv.reader(handle)
     for row in rows[:20]:
@@ -219,12 +220,8 @@ def test_learning_from_a_log_never_does_worse_than_the_packaged_overhead(log, tm
         run("validate", "--run", str(path), *ARGUMENTS, "--log-option", "learn-from=20", "--log-option", "skip=0", "--json").stdout
     )[0]
     assert told["scores"] == learnt["scores"]
-    if slow > 1:
-        assert learnt["fitted_to"] == []
-        assert "packaged overhead is used as it is" in learnt["notes"][-1]
-    else:
-        assert learnt["fitted_to"] == ["log.csv (first)"]
-        assert rest["e2el_s"] < {s["metric"]: s["median_abs"] for s in given["scores"]}["e2el_s"]
+    never = {s["metric"]: s["median_abs"] for s in given["scores"]}
+    assert rest["e2el_s"] < never["e2el_s"]
 
 
 def test_cold_requests_at_the_head_of_a_log_are_skipped(log, tmp_path):
