@@ -18,7 +18,7 @@ from calibrate.steps.iterations import make_cells
 from sim.cost.batch import decode_batch
 from sim.cost.decode_step import decode_step_work
 from sim.errors import UsageError
-from sim.rates.host_speed import HostSpeed
+from sim.rates.host import Host
 from sim.rates.priors import Prior
 from sim.rates.provenance import Origin
 from sim.rates.stack_rates import MEASURED, stack_priors, transferred_priors
@@ -109,7 +109,7 @@ def floor_priors(priors: Mapping[str, Prior], paths: Sequence[Path], gpu: GpuSpe
         data, suite = open_measurement(resolved(path)), suite_of(path)
         check_gpu(str(data.attrs.get("gpu_name", data.attrs.get("gpu", ""))), gpu, path)
         if suite == "host":
-            launch = HostSpeed.of(resolved(path)).launch * priors["launch_layer_s"].median
+            launch = Host.of(resolved(path)).launch * priors["launch_layer_s"].median
             chosen["launch_layer_s"] = Prior(launch, LAUNCH_SD, f"suite host of {path.name}", origin=Origin.KERNELS)
         elif suite == "floor":
             found |= _floors(data, path)
