@@ -10,7 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from calibrate.logs.bench_means import genai_perf, inferencex, is_genai_perf, is_inferencex
+from calibrate.logs.bench_means import (
+    bench_summary,
+    genai_perf,
+    inferencex,
+    is_bench_summary,
+    is_genai_perf,
+    is_inferencex,
+    printed_summary,
+)
 from calibrate.logs.lists import inference_perf, llmperf, multi_turn
 from calibrate.logs.requests import LoggedRequest, ServedLog, assemble
 from calibrate.logs.tools import aiperf, bench_serve, guidellm
@@ -70,6 +78,8 @@ def read_log(
     """
     text = text_of(path, MOST_BYTES, path.name)
     given: Mapping[str, Any] = {name: value for name, value in (("clients", clients), ("assume_prefix", assume_prefix)) if value}
+    if (printed := printed_summary(text)) is not None:
+        return bench_summary(path.name, printed, given)
     if text.lstrip()[:1] not in ("{", "["):
         if path.suffix.lower() in (".json", ".jsonl"):
             raise UsageError(f"{path.name}: not JSON: {KNOWN}")
@@ -87,6 +97,8 @@ def _object(name: str, body: dict[str, Any], timeout_s: float | None, given: Map
     """One JSON object: a whole result, or the only line of one."""
     if "benchmarks" in body:
         return guidellm(name, body, timeout_s, given)
+    if is_bench_summary(body):
+        return bench_summary(name, body, given)
     if "input_lens" in body or "ttfts" in body or ("request_throughput" in body and not is_genai_perf(body)):
         return bench_serve(name, body, timeout_s, given)
     if is_inferencex(body):
@@ -109,7 +121,7 @@ def _json_lines(name: str, text: str, timeout_s: float | None, given: Mapping[st
         raise UsageError(f"{name}: not JSON ({error})") from None
     if isinstance(body, dict) and ("ttfts" in body or "input_lens" in body or "request_throughput" in body):
         results = sum(1 for line in text.splitlines() if line.strip())
-        log = bench_serve(name, body, timeout_s, given)
+        log = bench_summary(name, body, given) if is_bench_summary(body) else bench_serve(name, body, timeout_s, given)
         return replace(log, notes=(*log.notes, f"the first of {results} results in the file")) if results > 1 else log
     return aiperf(name, text, timeout_s, given)
 

@@ -93,13 +93,14 @@ def assemble(
     burstiness: float = 1.0,
     clients: int = 0,
     assume_prefix: int = 0,
+    stated: Mapping[str, float] | None = None,
 ) -> ServedLog:
     """Sort, check and, where the log does not say when requests were sent, place them.
 
     Without sending times a finite rate is drawn anew (gamma gaps of that burstiness, another draw than the run's own), a number of clients
     is replayed as a closed loop, and neither means all at once. With them, `clients` that held requests back are distinguished by who was
-    free. Prompts that nobody says anything of begin with the same `assume_prefix` tokens. Raises UsageError when too few requests were
-    answered.
+    free. `stated` are the figures of a file without single requests. Prompts that nobody says anything of begin with the same
+    `assume_prefix` tokens. Raises UsageError when too few requests were answered.
     """
     if assume_prefix:
         seen = [s if s.content or s.session else replace(s, content=_assumed(s, assume_prefix)) for s in seen]
@@ -146,6 +147,7 @@ def assemble(
         clients=clients if kind == "closed" else 0,
         content=tuple(s.content for s in seen) if shared else (),
         token_s=_streams(seen, sent - sent[0]) if kind != "closed" or turns is not None else None,
+        stated=stated,
         text=True,  # benchmarks send texts, and users do
     )
     return ServedLog(experiment, answered, np.where(answered, np.nan, column["waited_s"]), source, tuple(said))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,7 @@ class Experiment:
     limits: Limits | None = None  # of the server it ran on, where that is not the run's
     text: bool = False  # prompts were text, and the server tokenized them
     content: tuple[Content | None, ...] = ()  # of each prompt block by block, where that is known; None where it is not
+    stated: Mapping[str, float] | None = None  # seconds by metric, means or p99, of a file that says nothing of single requests
 
     @property
     def tpot_s(self) -> Array:

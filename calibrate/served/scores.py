@@ -79,6 +79,8 @@ def score(
 ) -> list[Score]:
     """Scores of TTFT, TPOT and E2EL per request, and of the run's p99 TTFT, of the best single guess of each."""
     bounds, floor = BURST_BOUNDS if experiment.kind == "burst" else BOUNDS, floor or {}
+    if experiment.stated is not None:
+        return _of_summary(experiment, experiment.stated, predicted, run_noise)
     scores = []
     for metric in METRICS:
         measured, guesses = getattr(experiment, metric), predicted.guess(metric)
@@ -95,6 +97,33 @@ def score(
     metric = "p99_ttft_s"
     tail = (abs(error), abs(error), error, float("nan"))
     return [*scores, Score(experiment.name, metric, 1, *tail, bounds[metric], floor.get(metric), measured_p99, guess)]
+
+
+def _of_summary(experiment: Experiment, stated: Mapping[str, float], predicted: Prediction, run_noise: float) -> list[Score]:
+    """Scores of the figures that a summary states: means over the requests, and the p99 of TTFT where it has one."""
+    scores = []
+    for metric, measured in stated.items():
+        times = predicted.times[metric.removeprefix("p99_")]
+        each = np.nanquantile(times, 0.99, axis=1) if metric.startswith("p99_") else np.nanmean(times, axis=1)
+        guess, place = float(np.median(each)), _places(np.log([measured]), np.log(each)[:, None], max(run_noise, 1e-6))
+        error = guess / measured - 1
+        inside = float(within(place, 1 - 2 * OUTER)[0])
+        scores.append(
+            Score(
+                experiment.name,
+                metric,
+                len(experiment.ttft_s),
+                abs(error),
+                abs(error),
+                error,
+                inside,
+                BOUNDS[metric],
+                None,
+                measured,
+                guess,
+            )
+        )
+    return scores
 
 
 def distributions(experiment: Experiment, predicted: Prediction) -> dict[str, dict[str, list[float]]]:

@@ -22,7 +22,7 @@ def check_times(run: ServedRun) -> None:
     """
     every = run.experiments
     took = np.concatenate([e.e2el_s[np.isfinite(e.e2el_s)] for e in every])
-    if took.size > 1 and np.ptp(took) == 0:
+    if took.size > 1 and np.ptp(took) == 0 and any(e.stated is None for e in every):
         raise UsageError(f"{run.name}: every request took exactly as long as every other: zero variance, nothing to learn from")
     times = np.concatenate([e.tpot_s[e.output_tokens >= LEAST_TOKENS] for e in every])
     times = np.sort(times[np.isfinite(times) & (times > 0)])

@@ -63,7 +63,8 @@ def validate(run: ServedRun, settings: ValidationSettings) -> ValidationReport:
         served = as_learnt(known)
         pairs = [(e, replay(run, e, served.rates, served.host, draws=settings.draws)) for e in run.experiments]
         return _report(run, served, pairs, ("rates as served, from the posterior: nothing is fitted to the run",))
-    if given is None and (settings.host or settings.transferred or all(e.kind == "burst" for e in run.experiments)):
+    alike = all(e.kind == "burst" or e.stated is not None for e in run.experiments)  # nothing to learn from
+    if given is None and (settings.host or settings.transferred or alike):
         others = packaged_overhead((run.gpu.name, run.name), run.limits.engine)
         given = others and others.elsewhere(settings.host)
     if given is None and len(run.experiments) == 1:

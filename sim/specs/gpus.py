@@ -56,7 +56,13 @@ _AMBIGUOUS = {"a100": ("A100-40G", "A100-80G", "A100-80G-PCIe")}
 # nvidia-smi and people put the maker's words in front of the name.
 _MAKER = re.compile(r"^(?:nvidia|amd|geforce|tesla|instinct|[\s_-])+", re.IGNORECASE)
 
-_NOT_A_CARD = {"MIG": "a MIG slice is a share of a card", "laptop": "a laptop GPU has other silicon than the desktop card"}
+# Words of a name -> why none of the catalogue is it
+_NOT_A_CARD = {
+    "MIG": "a MIG slice is a share of a card",
+    "laptop": "a laptop GPU has other silicon than the desktop card",
+    "M5": "Apple publishes no rate of M5's matrix units",
+    r"(Arc[\s_-]*)?(Pro[\s_-]*)?B70": "no datasheet of it is recorded here",
+}
 
 
 def get_gpu(name_or_yaml_path: str) -> GpuSpec:

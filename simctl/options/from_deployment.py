@@ -420,26 +420,21 @@ def _check_gpus(found: Found) -> None:
 
 
 def listing(name: str, servers: Sequence[tuple[str, Mapping[str, Any]]], unused: Sequence[str]) -> list[str]:
-    """Three lines on what was taken of a file: its servers, their settings, and what was let be."""
+    """Three lines at most on what was taken of a file: its servers, their settings, and what was let be."""
     heads, rest = [], []
     for label, options in servers:
-        head = [
-            f"{options.get('replicas', 1)} x " * (options.get("replicas", 1) > 1) + str(options.get("model", "")),
-            options.get("engine", ""),
-        ]
-        head += [f"on {options['gpu']}"] if "gpu" in options else []
-        heads.append(f"{label}{' '.join(filter(None, head))}")
+        gpus = options.get("tp", 1) * options.get("pipeline_parallel_size", 1) * options.get("data_parallel_size", 1)
+        place = f" on {gpus} x {options['gpu']}" if "gpu" in options else ""
+        several = f"{options['replicas']} replicas of " if options.get("replicas", 1) > 1 else ""
+        heads.append(f"{label}{several}{options.get('model', '')} ({options.get('engine', 'vllm')}){place}")
         said = [
             f"{key.replace('_', '-')} {_shown(value)}"
             for key, value in options.items()
             if key not in ("model", "engine", "gpu", "replicas")
         ]
         rest.append(f"{label}{', '.join(said) or 'defaults'}")
-    return [
-        f"{name}: {'; '.join(heads)}",
-        f"{name}: taken: {'; '.join(rest)}",
-        f"{name}: not used: {', '.join(unused) or 'names, ports and logs'}",
-    ]
+    lines = [f"{name}: {'; '.join(heads)}", f"{name}: taken: {'; '.join(rest)}"]
+    return [*lines, f"{name}: not used: {', '.join(unused)}"] if unused else lines
 
 
 def _shown(value: Any) -> str:

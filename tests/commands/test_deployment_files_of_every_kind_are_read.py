@@ -245,9 +245,8 @@ def test_the_gpu_is_asked_for_once_and_three_lines_say_what_was_taken(tmp_path):
     done = run("simulate", "--fleet", str(FILES / "roles.sh"), "--gpu", "H100", "--num-prompts", "8", "--draws", "0", "--no-iterations")
     assert done.code == 0
     assert done.stderr.splitlines() == [
-        "roles.sh: prefill Qwen/Qwen3-8B vllm; decode Qwen/Qwen3-8B vllm",
+        "roles.sh: prefill Qwen/Qwen3-8B (vllm); decode Qwen/Qwen3-8B (vllm)",
         "roles.sh: taken: prefill max-num-batched-tokens 16384; decode max-num-seqs 64",
-        "roles.sh: not used: names, ports and logs",
     ]
     assert "pool prefill (prefill): Qwen3-8B on 1 x H100" in done.stdout
     both = run("simulate", "--fleet", str(FILES / "dynamo.yaml"), "--gpu", "H100", "--num-prompts", "8")

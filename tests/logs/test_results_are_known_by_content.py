@@ -157,3 +157,48 @@ def test_what_is_no_result_names_all_that_are(tmp_path: Path) -> None:
     for body in ({"a": 1}, [{"a": 1}], []):
         with pytest.raises(UsageError, match="llmperf"):
             read_log(written(tmp_path / "x.json", body))
+
+
+SUMMARY = {
+    "num_prompts": 64,
+    "request_rate": "inf",
+    "max_concurrency": 16,
+    "completed": 64,
+    "total_input_tokens": 65536,
+    "total_output_tokens": 16384,
+    "mean_ttft_ms": 110.0,
+    "p99_ttft_ms": 300.0,
+    "mean_tpot_ms": 7.9,
+    "request_throughput": 2.13,
+}
+PRINTED = """============ Serving Benchmark Result ============
+Successful requests:                     64
+Maximum request concurrency:             16
+Total input tokens:                      65536
+Total generated tokens:                  16384
+Mean TTFT (ms):                          110.00
+P99 TTFT (ms):                           300.00
+Mean TPOT (ms):                          7.90
+=================================================="""
+
+
+@pytest.mark.parametrize("text", [json.dumps(SUMMARY), json.dumps(SUMMARY | {"backend": "sglang"}) + "\n", PRINTED])
+def test_a_summary_is_the_load_and_the_figures_that_it_states(tmp_path: Path, text: str) -> None:
+    e = read_log(written(tmp_path / "summary.txt", text)).experiment
+    assert (e.kind, e.clients, len(e.ttft_s), set(e.prompt_tokens), set(e.output_tokens)) == ("closed", 16, 64, {1024}, {256})
+    assert e.stated == pytest.approx({"ttft_s": 0.11, "tpot_s": 0.0079, "e2el_s": 0.11 + 255 * 0.0079, "p99_ttft_s": 0.3})
+
+
+def test_a_summary_says_how_it_was_sent_or_is_taken_for_a_burst(tmp_path: Path) -> None:
+    rated = SUMMARY | {"request_rate": 4.0, "max_concurrency": None}
+    assert read_log(written(tmp_path / "a.json", json.dumps(rated))).experiment.rate_per_s != 0
+    burst = read_log(written(tmp_path / "b.txt", PRINTED.replace("Maximum request concurrency:             16\n", "")))
+    assert (burst.experiment.kind, burst.experiment.clients) == ("open", 0)
+    assert any("all requests at once" in note for note in burst.notes)
+
+
+@pytest.mark.parametrize("field", ["completed", "total_input_tokens", "total_output_tokens", "mean_tpot_ms"])
+def test_what_a_summary_lacks_is_named(tmp_path: Path, field: str) -> None:
+    body = {key: value for key, value in SUMMARY.items() if key != field}
+    with pytest.raises(UsageError, match=f"lacks {field}" if field != "total_input_tokens" else "lacks ttfts"):
+        read_log(written(tmp_path / "a.json", json.dumps(body)))

@@ -131,7 +131,7 @@ def test_flags_of_sglang_become_limits_of_its_scheduler() -> None:
         (
             "sglang",
             "--model-path m --disable-radix-cache --schedule-policy lpm --stream-interval=8",
-            ("schedule-policy", "stream-interval"),
+            ("stream-interval",),
         ),
         ("sglang", "--max-num-seqs 8", ("max-num-seqs",)),  # another engine's
         ("vllm", "--max-total-tokens 9000", ("max-total-tokens",)),  # SGLang's

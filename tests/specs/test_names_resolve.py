@@ -44,6 +44,14 @@ GPU_SPELLINGS = {
     "TPU-v6e": ["v6e"],
     "M4-Max-128G": ["Apple M4 Max"],
     "GB10": ["NVIDIA GB10", "dgx spark"],
+    "RTX-3090-Ti": ["NVIDIA GeForce RTX 3090 Ti", "3090 Ti"],
+    "RTX-A5000": ["NVIDIA RTX A5000"],
+    "RTX-4090-48G": ["RTX 4090 48GB"],
+    "H20-141G": ["NVIDIA H20-3e", "H20 141G"],
+    "Jetson-Thor": ["NVIDIA Jetson AGX Thor"],
+    "Strix-Halo-128G": ["strix halo", "AMD RYZEN AI MAX+ 395", "Radeon 8060S"],
+    "M3-Max-128G": ["Apple M3 Max"],
+    "Arc-Pro-B60": ["Intel Arc Pro B60"],
     "MI300X": ["AMD Instinct MI300X", "mi300x"],
 }
 MODEL_SPELLINGS = {
@@ -91,6 +99,8 @@ def test_other_silicon_is_not_suggested(name):
     ("name", "why"),
     [
         ("NVIDIA A100-SXM4-80GB MIG 3g.40gb", "a MIG slice is a share of a card"),
+        ("Apple M5", "Apple publishes no rate of M5's matrix units"),
+        ("Intel Arc Pro B70", "no datasheet of it is recorded here"),
         ("NVIDIA GeForce RTX 4090 Laptop GPU", "a laptop GPU has other silicon"),
     ],
 )
