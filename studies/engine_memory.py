@@ -26,8 +26,8 @@ from calibrate import backend
 from calibrate.measurement import model_of, open_measurement, precision_of, whole_number
 from calibrate.sampling import Compiled, Diagnostics, Graph, Settings, diagnose
 from calibrate.served.runs import read_served
-from sim.cost.coefficients import coefficients
-from sim.deployment.memory import OVERHEAD_SCHEMA, buffers, kv_groups, loaded_weight_bytes
+from sim.deployment.kv_layout import vllm_layout
+from sim.deployment.memory import OVERHEAD_SCHEMA, buffers, loaded_weight_bytes
 from sim.errors import UsageError
 from sim.files import write_text
 from sim.specs.gpus import get_gpu
@@ -115,7 +115,7 @@ def read_run(path: Path) -> KvRun | None:
 def _served_start(path: Path, attrs: dict[str, Any]) -> KvRun | None:
     """A server's start, from the tokens it said it has room for; None for a hybrid model, whose tokens are not blocks."""
     run = read_served(path)
-    if kv_groups(run.model)[0] > 1:
+    if len(vllm_layout(run.model, run.precision).groups) > 1:
         return None
     limits, (seqs, budget) = run.limits, default_batch_limits(run.gpu)
     blocks = whole_number(attrs, "plan_kv_tokens", 0, path) // limits.block_size
@@ -128,17 +128,11 @@ def kv_run(
     name: str, gpu: str, memory_bytes: float, model: ModelSpec, precision: Precision, blocks: int, block_size: int, budget: int, seqs: int,
     tp: int = 1, utilization: float = UTILIZATION, server: int = 0,
 ) -> KvRun:  # fmt: skip
-    """A run from its shape, all bytes those of one GPU; a block holds one group of layers (kv_groups). Raises UsageError for
-    impossible blocks.
-    """
-    c = coefficients(model, precision, tp)
-    _, layers = kv_groups(model)
-    per_layer = (c.kv_token_bytes + c.window_token_bytes) / (model.kv_layers + model.window_layers)
+    """A run from its shape, all bytes those of one GPU; a block holds one group of layers. Raises UsageError for impossible blocks."""
+    block_bytes = vllm_layout(model, precision, tp, block_size).block_bytes
     mlp, logits = buffers(model, budget, seqs, tp)
     left = utilization * memory_bytes - loaded_weight_bytes(model, precision, tp)
-    run = KvRun(
-        name, gpu, model.name, blocks, block_size * layers * per_layer, left, mlp, logits, memory_bytes, precision.weights, server, tp
-    )
+    run = KvRun(name, gpu, model.name, blocks, block_bytes, left, mlp, logits, memory_bytes, precision.weights, server, tp)
     if blocks < 1 or run.overhead_bytes < 0:
         raise UsageError(f"{name}: {blocks} KV blocks of {run.block_bytes:.0f} bytes do not fit in what {gpu} has beside the weights")
     return run
@@ -172,8 +166,8 @@ def memory_model(runs: Sequence[KvRun]) -> Any:
         server = pm.HalfNormal("server", 0.3)
         group = pm.HalfNormal("group", 0.5)
         mlp_copies = pm.LogNormal("mlp_copies", np.log(2.0), 0.7)
-        # a sampler holds the logits, the same in order, their places in 64 bits, their odds and the sums of those: six times theirs
-        logit_copies = pm.LogNormal("logit_copies", np.log(6.0), 0.5)
+        # a sampler holds the logits, their odds and what it draws by; one that sorts them, six to nine times theirs
+        logit_copies = pm.LogNormal("logit_copies", np.log(3.0), 0.7)
         scale = pm.HalfNormal("scale", 0.3)
         noise = pm.HalfNormal("noise", 0.02)
         mean = fixed * seen["one"] + kept * seen["memory"] + server * seen["serves"] + group * seen["grouped"]
@@ -202,7 +196,7 @@ def write(path: Path, fit: Fit, runs: Sequence[KvRun]) -> None:
     pick = np.linspace(0, fit.fixed.size - 1, PACKAGED_DRAWS).round().astype(int)
     # one of each quantile, in a drawn order: of so few draws, random ones would move the middle by several megabytes
     miss = np.hypot(fit.scale, fit.noise)[pick] * norm.ppf((np.random.default_rng(71).permutation(PACKAGED_DRAWS) + 0.5) / PACKAGED_DRAWS)
-    gpus = " and ".join(sorted({run.gpu for run in runs}))
+    gpus = ", ".join(sorted({run.gpu for run in runs}))
     body = {
         "schema": OVERHEAD_SCHEMA,
         "basis": f"learnt from the KV blocks of {len(runs)} engine starts on {gpus}",

@@ -1,6 +1,7 @@
-"""Memory of engines beside weights and KV, learnt from the KV blocks they got; blocks predicted for each without its own model.
+"""Memory of engines beside weights and KV, learnt from the KV blocks they got; blocks predicted for each without its own model, and pools
+that public start-up lines print (studies.kv_pools).
 
-python -m studies.kv_capacity [--from FILE.nc ...] [--out memory.json] [--json]
+python -m studies.kv_capacity [--public | --from FILE.nc ... | --out memory.json] [--json]
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ def run(given: tuple[Path, ...], out: Path | None, draws: int, chains: int, seed
     from calibrate.sampling import Settings
     from sim.errors import UsageError
     from studies.engine_memory import distinct, learn, packaged_runs, read_run, write
+    from studies.kv_pools import fitted_starts
 
     found = [read_run(resolved(path)) for path in given]
     if lacking := [path.name for path, each in zip(given, found, strict=True) if each is None]:
         raise UsageError(f"{', '.join(lacking)}: does not say how many KV blocks its engine got")
-    runs = distinct([each for each in found if each is not None] if given else list(packaged_runs()))
+    runs = distinct([each for each in found if each is not None] if given else [*packaged_runs(), *fitted_starts()])
     fit, held = learn(runs, Settings(draws=draws, chains=chains, seed=seed, target_accept=0.99))
     d = fit.diagnostics
     rows = []
@@ -77,6 +79,30 @@ def _show(rows: list[dict[str, Any]], parts: list[dict[str, Any]]) -> None:
     click.echo(table(("memory beside weights and KV", "5%", "median", "95%", ""), rows_))
 
 
+def show_public(as_json: bool) -> None:
+    """Print the pools of public lines: predicted over printed, from the line's bytes for KV and from the deployment."""
+    from studies.kv_pools import public_lines, scores
+
+    lines = public_lines()
+    found = [(line, line.by_layout(), line.by_memory()) for line in lines]
+    if as_json:
+        rows = [{"line": line.row, "by_layout": layout, "by_memory": memory, "fit": line.fit} for line, layout, memory in found]
+        click.echo(json.dumps({"lines": rows, "scores": scores(lines)}, indent=1))
+        return
+    cells = []
+    for line, layout, memory in found:
+        d = line.deployment
+        where = f"{d.tp} x {d.gpu.name}" if line.sized else f"TP {d.tp}"
+        printed = f"{line.tokens:.0f}" if line.tokens else ""
+        errors = ("" if ratio is None else f"{ratio - 1:+.1%}" for ratio in (layout, memory))
+        engine = f"{d.limits.engine} {d.limits.engine_version if d.limits.engine == 'vllm' else ''}".strip()
+        cells.append((str(line.row) + "*" * line.fit, d.model.name, d.precision.weights, where, engine, printed, *errors))
+    click.echo(table(("line", "model", "dtype", "GPUs", "engine", "tokens", "from bytes", "from deployment"), cells))
+    click.echo("predicted over printed; *: learnt from. Lines that say no version: the newest rules")
+    for question, which, n, middle, share in scores(lines):
+        click.echo(f"{question}, {which} lines: n {n}, median error {middle:.1%}, {share:.0%} within 10 %")
+
+
 @program("studies.kv_capacity")
 def main(argv: Sequence[str]) -> int:
     """Learn, print, write. Returns the exit code."""
@@ -86,7 +112,11 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--draws", type=int, default=4000, help="draws per chain: a dozen starts hardly tell three kinds of memory apart")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--public", action="store_true", help="only the public lines, by the packaged overhead: nothing is learnt")
     args = parser.parse_args(argv)
+    if args.public:
+        show_public(args.json)
+        return 0
     run(tuple(args.given), writable(args.out), args.draws, 4, args.seed, args.json)
     return 0
 

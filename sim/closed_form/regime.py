@@ -13,7 +13,6 @@ import numpy.typing as npt
 from sim.closed_form.what_if import WhatIf, apart
 from sim.cost.rates import RateDraws
 from sim.cost.step_time import step_time_s
-from sim.deployment.memory import sequence_bytes
 from sim.errors import UsageError
 from sim.rates.host import Host
 from sim.rates.stack_rates import because
@@ -159,7 +158,7 @@ def regime_map(
     free = d.memory().free
 
     def fits(p: AttentionPolicy) -> npt.NDArray[np.bool_]:
-        per = np.array([sequence_bytes(d.model, int(c), d.precision, p, d.tp)[0] for c in contexts])
+        per = np.array([d.request_bytes(int(c), p)[0] for c in contexts])
         return np.asarray(per[:, None] * grid_b <= free)
 
     return Regimes(

@@ -148,13 +148,6 @@ class WhatIf:
             "seed": self.seed,
         }
 
-    def sequence_bytes(self, policy: AttentionPolicy) -> tuple[float, float]:
-        """(bytes in HBM, bytes in host RAM) that one sequence keeps, per GPU."""
-        d = self.deployment
-        hbm, host = sequence_bytes(d.model, self.context, d.precision, policy, d.tp)
-        share = d.parallel.stage_share(d.model)
-        return share * hbm, share * host
-
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -259,7 +252,8 @@ def answer(question: WhatIf, rates: RateDraws, with_others: bool = False) -> Ans
     options: list[Option] = []
     for batch in q.batches:
         options += _options_at(q, batch, memory, rates)
-    c_kv = q.sequence_bytes(dense())[0]
+    c_kv = d.parallel.stage_share(d.model) * sequence_bytes(d.model, q.context, d.precision, dense(), d.tp)[0]
+    kept = d.request_bytes(q.context, dense())[0]
     single = iteration_work(d.model, decode_batch(d.model, 1.0, float(q.context)), d.precision, tp=d.tp)
     weights = single.linear_bytes + single.head_bytes + single.expert_bytes
     selects = bool(d.model.kv_layers) and "blocks" in q.runner.runs
@@ -278,7 +272,7 @@ def answer(question: WhatIf, rates: RateDraws, with_others: bool = False) -> Ans
         knee_closed_form=float(closed_form_knee(c_kv / weights, q.tau)) if c_kv else float("inf"),
         knee=decode_knee(q, rates.point),
         knee_90=_knee_interval(q, rates.draws),
-        n_max_90=(n_max(d.memory(0.95), c_kv), n_max(d.memory(0.05), c_kv)),
+        n_max_90=(n_max(d.memory(0.95), kept), n_max(d.memory(0.05), kept)),
         crossovers_90={(k, b): _crossover_interval(q, chosen[k], b, rates) for k, b in crossovers},
         crossovers=crossovers,
         fidelity=[risk_sentence(k, q.context, d.model.name) for k in q.budgets],
@@ -377,7 +371,7 @@ def _crossover_interval(q: WhatIf, policy: AttentionPolicy, batch: int, rates: R
 def _options_at(q: WhatIf, batch: int, memory: Memory, rates: RateDraws) -> list[Option]:
     rows, d = [], q.deployment
     for policy in map(q.runner.policy, policies(q.budgets)):
-        hbm, host = q.sequence_bytes(policy)
+        hbm, host = d.request_bytes(q.context, policy)
         need = memory.weights + memory.activations + batch * hbm
         fits = need <= memory.allowed
         reason = ""

@@ -14,13 +14,14 @@ from operator import mul
 from typing import Any
 
 from sim.cost.coefficients import coefficients
+from sim.deployment.kv_layout import sequence_state_bytes
 from sim.errors import SimctlError
 from sim.files import package_path
 from sim.specs.attention_policy import AttentionPolicy, dense
 from sim.specs.gpu import GpuSpec
 from sim.specs.model import ModelSpec
 from sim.specs.parallel import NO_PARALLEL, Parallel
-from sim.specs.precision import ACTIVATION_BYTES, STATE_BYTES, Precision
+from sim.specs.precision import ACTIVATION_BYTES, Precision
 from sim.specs.stored import stored
 
 DEFAULT_UTILIZATION = 0.92  # vLLM's, 0.23 to 0.32
@@ -52,12 +53,36 @@ def resident_weight_bytes(model: ModelSpec, precision: Precision, tp: int = 1) -
 
 
 def loaded_weight_bytes(model: ModelSpec, precision: Precision, tp: int = 1) -> float:
-    """Weight bytes resident per GPU as engines load them: quantised or not, the embedding table and the output projection keep 16 bits."""
-    if stored(model, precision.weights) is not None:
-        return resident_weight_bytes(model, precision, tp)
+    """Weight bytes resident per GPU as engines load them: quantised or not, tables, the output projection and what a text step does not
+    read (towers) keep 16 bits; experts in mxfp4 are padded.
+    """
+    found = stored(model, precision.weights)
+    padding = padded_expert_bytes(model) / tp
+    if found is not None:
+        return resident_weight_bytes(model, precision, tp) + padding
     tables = model.embedding_params if model.tied_embeddings else model.embedding_params + model.lm_head_params
     narrower = max(0.0, ACTIVATION_BYTES - precision.weight_bytes)
-    return resident_weight_bytes(model, precision, tp) + tables * narrower / tp
+    return resident_weight_bytes(model, precision, tp) + (tables + model.extra_params) * narrower / tp + padding
+
+
+# Kernels of mxfp4 experts take whole tiles of rows and columns (vLLM 0.32: Marlin's and FlashInfer's), and keep workspaces and what
+# repacking leaves: declared, a share of the experts' bytes by a server of gpt-oss-120b that ran 157 sequences of 383 tokens.
+HIDDEN_TILE, EXPERT_TILE = 256, 128
+EXPERT_WORKSPACE = 0.023
+
+
+def padded_expert_bytes(model: ModelSpec) -> float:
+    """Bytes that experts whose precision the checkpoint fixes (gpt-oss: mxfp4) take more as loaded than as stored, workspaces with them."""
+    if model.expert_bits is None:
+        return 0.0
+    more = 0.0
+    for group in model.groups:
+        if group.mlp.kind == "moe":
+            own = float(group.mlp.intermediate * model.hidden)
+            tiles = -(-group.mlp.intermediate // EXPERT_TILE) * EXPERT_TILE * (-(-model.hidden // HIDDEN_TILE) * HIDDEN_TILE)
+            matrices = group.mlp.expert_params(model.hidden) * model.expert_bits / 8
+            more += group.count * group.mlp.experts * matrices * (tiles / own - 1.0 + EXPERT_WORKSPACE)
+    return more
 
 
 def part_weight_bytes(model: ModelSpec, precision: Precision, tp: int = 1, parallel: Parallel = NO_PARALLEL) -> float:
@@ -89,11 +114,14 @@ class Overhead:
     logit_copies: tuple[float, ...]
     basis: str
 
-    def draws(self, model: ModelSpec, memory_bytes: float, token_budget: int, max_num_seqs: int, tp: int = 1) -> list[float]:
-        """Bytes per GPU of `memory_bytes` at every draw, sorted."""
+    def draws(
+        self, model: ModelSpec, memory_bytes: float, token_budget: int, max_num_seqs: int, tp: int = 1, logit_copies: float | None = None
+    ) -> list[float]:
+        """Bytes per GPU of `memory_bytes` at every draw, sorted; `logit_copies` in place of the learnt ones where they are given."""
         mlp, logits = buffers(model, token_budget, max_num_seqs, tp)
-        counts = (1.0, memory_bytes, 1.0, float(tp > 1), mlp, logits)
-        return sorted(sum(map(mul, counts, draw)) for draw in zip(*(getattr(self, name) for name in PARTS), strict=True))
+        counts = (1.0, memory_bytes, 1.0, float(tp > 1), mlp, logits if logit_copies is None else 0.0)
+        given = (logit_copies or 0.0) * logits
+        return sorted(given + sum(map(mul, counts, draw)) for draw in zip(*(getattr(self, name) for name in PARTS), strict=True))
 
 
 def buffers(model: ModelSpec, token_budget: int, max_num_seqs: int, tp: int = 1) -> tuple[float, float]:
@@ -131,12 +159,23 @@ def activation_bytes(
     tp: int = 1,
     max_num_seqs: int = DEFAULT_SEQS,
     share: float = 0.5,
+    logit_copies: float | None = None,
 ) -> float:
     """Memory of a served engine beside weights and KV, per GPU of `memory_bytes`: the median over the draws, or the quantile
     `share` of them.
     """
-    draws = packaged_overhead().draws(model, memory_bytes, token_budget, max_num_seqs, tp)
+    draws = packaged_overhead().draws(model, memory_bytes, token_budget, max_num_seqs, tp, logit_copies)
     return draws[min(len(draws) - 1, int(share * len(draws)))]
+
+
+# What SGLang takes beside weights and its pools: of `mem-fraction-static` nothing else is taken off, activations live in the rest; but it
+# is a fraction of what the driver and the process leave free, less NCCL's buffers in a group.
+SGLANG_KEPT, SGLANG_GROUP = 1.3e9, 0.6e9
+
+
+def sglang_kept_bytes(tp: int = 1) -> float:
+    """Bytes of a GPU that are taken before SGLang measures what is free."""
+    return SGLANG_KEPT + SGLANG_GROUP * (tp > 1)
 
 
 # What GPUs without peer access take beyond a group with it: more of NCCL's channels and buffers, a context and pages for
@@ -162,25 +201,14 @@ def device_memory(
     max_num_seqs: int = DEFAULT_SEQS,
     share: float = 0.5,
     parallel: Parallel = NO_PARALLEL,
+    logit_copies: float | None = None,
 ) -> Memory:
-    """Memory of one GPU of a replica before any KV; `share` as in `activation_bytes`."""
+    """Memory of one GPU of a replica before any KV; `share` and `logit_copies` as in `activation_bytes`."""
     return Memory(
         allowed=utilization * gpu.memory_bytes,
         weights=part_weight_bytes(model, precision, tp, parallel),
-        activations=activation_bytes(model, gpu.memory_bytes, token_budget, tp, max_num_seqs, share),
+        activations=activation_bytes(model, gpu.memory_bytes, token_budget, tp, max_num_seqs, share, logit_copies),
     )
-
-
-FILLED_UP = 1.5  # two kinds of layers whose numbers differ by less are groups of the larger number
-
-
-def kv_groups(model: ModelSpec) -> tuple[int, int]:
-    """(groups of layers that share a block table, layers in each) as vLLM cuts hybrid models: one block holds one group's KV."""
-    full, windowed = model.kv_layers, model.window_layers
-    if not (full and windowed):
-        return 1, full + windowed
-    size = max(full, windowed) if max(full, windowed) < FILLED_UP * min(full, windowed) else min(full, windowed)
-    return -(-full // size) + -(-windowed // size), size
 
 
 def sequence_bytes(model: ModelSpec, context: int, precision: Precision, policy: AttentionPolicy, tp: int = 1) -> tuple[float, float]:
@@ -191,7 +219,7 @@ def sequence_bytes(model: ModelSpec, context: int, precision: Precision, policy:
     c = coefficients(model, precision, tp)
     full = context * c.kept_token_bytes
     near = min(context, model.window) * c.kept_window_token_bytes if model.window else 0.0
-    state = (model.state_elements * STATE_BYTES + model.conv_elements * ACTIVATION_BYTES) / tp
+    state = sequence_state_bytes(model, tp)
     summaries = context / policy.unit_tokens * c.summary_unit_bytes if policy.selects else 0.0
     if policy.kind == "sink-window":
         full = min(context, policy.keep_tokens) * c.kept_token_bytes  # what falls out of the window is dropped
@@ -207,57 +235,13 @@ def n_max(memory: Memory, bytes_per_sequence: float) -> float:
 
 
 def block_bytes(
-    model: ModelSpec,
-    precision: Precision,
-    block_size: int,
-    policy: AttentionPolicy | None = None,
-    tp: int = 1,
-    context: float | None = None,
+    model: ModelSpec, precision: Precision, block_size: int, policy: AttentionPolicy | None = None, tp: int = 1
 ) -> tuple[float, float]:
     """(bytes in HBM, bytes in host RAM) of one KV block of `block_size` tokens, per GPU, and the summaries that a selecting policy keeps
-    beside it: all layers' KV at full length, as paged caches allot them.
-
-    With a `context`, as vLLM allots hybrid models: layers in groups of one size, filled up where they do not divide, and of groups with a
-    sliding window the share that requests of that context hold.
+    beside it: all layers' KV at full length.
     """
     policy = policy or dense()
     c = coefficients(model, precision, tp)
     summaries = c.summary_unit_bytes / policy.unit_tokens if policy.selects else 0.0
-    kept, near = c.kept_token_bytes, c.kept_window_token_bytes
-    if context is not None and is_hybrid(model, precision):
-        assert model.window is not None
-        filled_full, filled_near = filled(model)
-        kept, near = kept * filled_full, near * filled_near * min(1.0, (model.window + block_size) / context)
-    hbm, full = block_size * (near + summaries), block_size * kept
+    hbm, full = block_size * (c.kept_window_token_bytes + summaries), block_size * c.kept_token_bytes
     return (hbm, full) if policy.placement == "host" else (hbm + full, 0.0)
-
-
-def is_hybrid(model: ModelSpec, precision: Precision) -> bool:
-    """Whether layers with and without a sliding window keep KV, alike per layer: vLLM then allots it by groups."""
-    full, windowed = model.kv_layers, model.window_layers
-    c = coefficients(model, precision)
-    return bool(full and windowed) and math.isclose(c.kept_token_bytes * windowed, c.kept_window_token_bytes * full)
-
-
-def filled(model: ModelSpec) -> tuple[float, float]:
-    """Layers that groups have room for, over those that there are: without a window, and with one."""
-    full, windowed = model.kv_layers, model.window_layers
-    _, size = kv_groups(model)
-    return -(-full // size) * size / full, -(-windowed // size) * size / windowed
-
-
-def longest_tokens(model: ModelSpec, precision: Precision, free: float, block_size: int, in_flight: int, tp: int = 1) -> int:
-    """The longest request of a hybrid model that `free` bytes hold, as vLLM 0.33 computes it (v1/core/kv_cache_planning.py).
-
-    A group with a window holds that and the tokens `in_flight`, those of iterations decided and not ended; one block stays empty, and
-    each window may begin inside of one.
-    """
-    _, size = kv_groups(model)
-    whole, near = -(-model.kv_layers // size), -(-model.window_layers // size)  # groups
-    layer_bytes = coefficients(model, precision, tp).kept_token_bytes / model.kv_layers
-    blocks = max(0, int(free // (block_size * size * layer_bytes)) - 1)
-    reach = (model.window or 1) - 1 + in_flight
-    short = max(0, blocks - near) // (whole + near) * block_size
-    if short <= reach:
-        return short
-    return max(0, blocks - near * (-(-reach // block_size) + 1)) // whole * block_size

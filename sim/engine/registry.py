@@ -68,14 +68,16 @@ def _llamacpp_settings(config: EngineConfig, host: HostWork) -> dict[str, Any]:
 @dataclass(frozen=True, slots=True)
 class EngineKind:
     """An engine: its scheduler, the share of device memory that it takes by default, (max_num_seqs,
-    max_num_batched_tokens) where they do not go by the GPU, whether each of its slots owns its share of the context, limits that it has no
-    use for, and what its options say about the time of an iteration, as settings of sim.engine.step_clock.StepTime.
+    max_num_batched_tokens) where they do not go by the GPU, whether each of its slots owns its share of the context, whether KV and states
+    are pages of one pool (vLLM's), limits that it has no use for, and what its options say about the time of an iteration, as settings of
+    sim.engine.step_clock.StepTime.
     """
 
     scheduler: Callable[[EngineConfig], Scheduler]
     memory_share: float
     batch_limits: tuple[int, int] | None = None
     slots_own_context: bool = False
+    pages: bool = True
     lacks: Mapping[str, str] = field(default_factory=lambda: VLLM_ALONE)
     settings: Callable[[EngineConfig, HostWork], dict[str, Any]] = _graph_settings
 
@@ -104,12 +106,13 @@ def _llamacpp(config: EngineConfig) -> Scheduler:
 # and n_batch.
 ENGINES = {
     "vllm": EngineKind(_vllm, DEFAULT_UTILIZATION, lacks={}, settings=_vllm_settings),
-    "sglang": EngineKind(_sglang, 0.82, settings=_sglang_settings),
+    "sglang": EngineKind(_sglang, 0.82, pages=False, settings=_sglang_settings),
     "llamacpp": EngineKind(
         _llamacpp,
         0.95,
         (4, 2048),
         slots_own_context=True,
+        pages=False,
         lacks=VLLM_ALONE | {"enforce_eager": "switch for CUDA graphs"},
         settings=_llamacpp_settings,
     ),

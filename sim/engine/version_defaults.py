@@ -11,6 +11,9 @@ MEASURED = (0, 20)
 # The first that is known to draft by a model while it decides ahead, and from whole graphs. 0.23.0 does neither: it replays a draft
 # model's passes in pieces, and launches what lies between them layer by layer.
 DRAFTS_AHEAD = (0, 32)
+# V1's sampler sorted the logits of all sequences until then: with their places, odds and sums, copies of them in all. Two public starts of
+# one model (0.10.2 and 0.11) say nine; V0's are as those learnt.
+SORTS, SORTED_COPIES = ((0, 8), (0, 17)), 9.0
 # Log sd of step times, and of launches outside captured graphs, of a version that was not measured: declared.
 STEP_SD, LAUNCH_SD = 0.08, 0.4
 
@@ -35,6 +38,11 @@ def drafts_in_pieces(drafter: str, version: str) -> bool:
 def default_share(version: str, otherwise: float) -> float:
     """Share of device memory that the version takes, unasked."""
     return SHARE[1] if numbers(version) < SHARE[0] else otherwise
+
+
+def logit_copies(version: str) -> float | None:
+    """Copies of the logits that a sampler of the version keeps where it sorts them; None where they are learnt from starts."""
+    return SORTED_COPIES if SORTS[0] <= numbers(version) < SORTS[1] else None
 
 
 def measured(version: str) -> bool:

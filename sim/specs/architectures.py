@@ -14,7 +14,13 @@ from sim.specs.reader import read_blocks
 from sim.specs.stacks import CHUNKED, FULL, SLIDING, layer_count, layer_kinds, numbers
 from sim.specs.traits import SAME, TRAITS
 from sim.specs.unusual import deepseek_v4, longcat, nemotron_nas, zamba2
-from sim.specs.vision import llama4_projector_params, pixtral_projector_params, qwen_vision_params, siglip_projector_params
+from sim.specs.vision import (
+    gemma4_vision_params,
+    llama4_projector_params,
+    pixtral_projector_params,
+    qwen_vision_params,
+    siglip_projector_params,
+)
 
 # Decoders that vLLM 0.23 steps with its second model runner, by the kernels in their profiles; Qwen2 and Qwen3's mixture of experts
 # with its first.
@@ -30,7 +36,7 @@ def build(config: Fields) -> ModelSpec:
         read = _decoder(text.text("model_type", text_type))
         if read is None:
             raise text.fail("model_type", _unsupported(text.text("model_type")))
-        spec = read(text)
+        spec = replace(read(text), model_type=text.text("model_type", text_type))
         if not text.has("tie_word_embeddings") or config.has("tie_word_embeddings"):
             spec = replace(spec, tied_embeddings=config.bool("tie_word_embeddings", tied))
         extra = tower(config, spec.hidden) if config.has("vision_config") else 0
@@ -41,7 +47,7 @@ def build(config: Fields) -> ModelSpec:
     read = _decoder(kind)
     if read is None:
         raise config.fail("model_type", _unsupported(kind))
-    spec = replace(read(config), second_runner=kind in SECOND_RUNNER)
+    spec = replace(read(config), second_runner=kind in SECOND_RUNNER, model_type=kind)
     others = [name for name in _OTHER_PARTS if config.has(name)]
     return replace(spec, notes=(*spec.notes, f"{', '.join(others)}: not counted.")) if others else spec
 
@@ -99,12 +105,12 @@ def _text_part(config: Fields, part: str) -> ModelSpec:
     if (
         config.text("model_type") in _TOWERS
         and "vision_config" in others
-        and config.section("vision_config").has("num_position_embeddings")
+        and config.section("vision_config").has(_TOWER_FIELD[config.text("model_type")])
     ):
         extra = _TOWERS[config.text("model_type")](config, spec.hidden)
         others.remove("vision_config")
     said = f"{', '.join(others)}: not counted; {config.text('model_type')} is read by its text part ({kind})."
-    return replace(spec, extra_params=spec.extra_params + extra, notes=(*spec.notes, *([said] if others else [])))
+    return replace(spec, model_type=kind, extra_params=spec.extra_params + extra, notes=(*spec.notes, *([said] if others else [])))
 
 
 def supported() -> list[str]:
@@ -164,4 +170,10 @@ _WRAPPERS: dict[str, tuple[str, bool, Callable[[Fields, int], int]]] = {
     "qwen3_5": ("qwen3_5_text", False, qwen_vision_params),
     "qwen3_5_moe": ("qwen3_5_moe_text", False, qwen_vision_params),
 }
-_TOWERS: dict[str, Callable[[Fields, int], int]] = {"qwen3_vl": qwen_vision_params, "qwen3_vl_moe": qwen_vision_params}
+_TOWERS: dict[str, Callable[[Fields, int], int]] = {
+    "qwen3_vl": qwen_vision_params,
+    "qwen3_vl_moe": qwen_vision_params,
+    "gemma4": gemma4_vision_params,
+}
+# The field without which a configuration says too little of its tower.
+_TOWER_FIELD = {"qwen3_vl": "num_position_embeddings", "qwen3_vl_moe": "num_position_embeddings", "gemma4": "intermediate_size"}

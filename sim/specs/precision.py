@@ -28,9 +28,9 @@ DTYPE_BYTES: dict[str, float] = {
 }
 # As engines spell dtypes; auto is the checkpoint's
 SPELT = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32", "auto": None}
-SPELT |= dict.fromkeys(("fp8_e4m3", "fp8_e5m2"), "fp8")
+SPELT |= dict.fromkeys(("fp8_e4m3", "fp8_e5m2"), "fp8") | {"int8_per_token_head": "int8"}
 KV_OF_LLAMA_CPP = ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
-KV_DTYPES = ("fp32", "bf16", "fp16", "fp8", "int8", *KV_OF_LLAMA_CPP)
+KV_DTYPES = ("fp32", "bf16", "fp16", "fp8", "int8", "nvfp4", *KV_OF_LLAMA_CPP)
 STATE_BYTES = 4.0  # recurrent state is float32 in every engine looked at (reference: gdn/state_dtypes.csv)
 ACTIVATION_BYTES = 2.0
 

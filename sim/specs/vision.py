@@ -63,3 +63,14 @@ def qwen_vision_params(config: Fields, text_hidden: int) -> int:
     # Qwen3-VL hands features of some layers on, each through a merger of its own that norms what it has merged
     deep = len(numbers(vision, "deepstack_visual_indexes")) * (merger - 2 * hidden + 2 * merged)
     return embedding + vision.int("depth") * (block + 4 * hidden) + merger + deep
+
+
+def gemma4_vision_params(config: Fields, text_hidden: int) -> int:
+    """Gemma 4: a ViT with gated MLPs, four norms a layer and none of its matrices biased, and one projection to the text width.
+
+    Positions are a table of two coordinates, its length not in every configuration: not counted.
+    """
+    vision = config.section("vision_config")
+    hidden, inner, patch = vision.int("hidden_size"), vision.int("intermediate_size"), vision.int("patch_size")
+    layer = 4 * hidden * hidden + 3 * hidden * inner + 4 * hidden
+    return 3 * patch * patch * hidden + vision.int("num_hidden_layers") * layer + hidden * text_hidden

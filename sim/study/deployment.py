@@ -13,19 +13,20 @@ from sim.cost.parts import share_of
 from sim.cost.rates import Rates
 from sim.cost.step_time import step_time_s
 from sim.cost.work import Work, iteration_work
-from sim.deployment.memory import (
-    Memory,
-    block_bytes,
-    device_memory,
-    is_hybrid,
-    loaded_weight_bytes,
-    longest_tokens,
-    peerless_bytes,
-    sequence_bytes,
+from sim.deployment.kv_layout import KvLayout, sequence_state_bytes, vllm_layout
+from sim.deployment.memory import Memory, block_bytes, device_memory, loaded_weight_bytes, peerless_bytes, sequence_bytes, sglang_kept_bytes
+from sim.deployment.pool import (
+    COUNTS_ALL_IN_FLIGHT,
+    LOGGED_BY_CONCURRENCY,
+    PADS_PAGES,
+    STARTS_NEED_STATES,
+    KvPool,
+    sglang_layout,
+    sglang_states,
 )
-from sim.engine.config import EngineConfig
+from sim.engine.config import EngineConfig, overlaps
 from sim.engine.registry import check_has, engine_of
-from sim.engine.version_defaults import default_share
+from sim.engine.version_defaults import default_share, logit_copies, numbers
 from sim.engine.versions import NEWEST
 from sim.errors import SimctlError, UsageError
 from sim.rates.links import linked
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
 BIG_GPU_BYTES = 70 * 2**30
 MOST_SEQS = 4096
-STATE_SHARE = 0.5
+STATE_SHARE = 0.5  # of what is free, for slots of state in an engine without a pool of them
 MOST_GIB = 1e6
 
 
@@ -210,25 +211,98 @@ class Deployment:
     def batch_limits(self) -> tuple[int, int]:
         """(max_num_seqs, max_num_batched_tokens) in force.
 
-        Running requests hold slots of recurrent state, where the model has one; unasked, these take no more than half of what is free.
+        Running requests hold recurrent state, where the model has one: unasked, no more run than have room for it.
         """
-        limits, state = self.limits, self.state_bytes
+        limits = self.limits
         seqs, budget = default_batch_limits(self.gpu, limits.engine)
         seqs = limits.max_num_seqs or min(seqs, limits.max_num_batched_tokens or seqs)
         whole = 0 if limits.enable_chunked_prefill else self.longest
         budget = limits.max_num_batched_tokens or max(budget, seqs, whole)  # a prompt that is not cut must fit
-        if state and limits.max_num_seqs is None and limits.num_gpu_blocks is None:
-            seqs = max(1, min(seqs, int(STATE_SHARE * max(self._memory(seqs, budget, 0.5).free, 0.0) / state)))
+        if self.state_bytes and limits.num_gpu_blocks is None and (limits.max_num_seqs is None or limits.engine == "sglang"):
+            seqs = max(1, min(seqs, self._most_states(seqs, budget)))
         return seqs, budget
+
+    def _most_states(self, seqs: int, budget: int) -> int:
+        """Requests whose states have room when the server is started for `seqs`."""
+        memory = self._memory(seqs, budget, 0.5)
+        if self.limits.engine == "sglang":
+            return sglang_states(max(memory.free, 0.0), self.state_bytes, self.limits.enable_prefix_caching is not False)[1]
+        if self.pages:
+            return self.pool_in(memory.free, budget).most_running()
+        return int(STATE_SHARE * max(memory.free, 0.0) / self.state_bytes)
 
     @property
     def state_bytes(self) -> float:
         """Recurrent state of one running request, per GPU."""
-        return self.parallel.stage_share(self.model) * sequence_bytes(self.model, 0, self.precision, DENSE, self.tp)[0]
+        return self.parallel.stage_share(self.model) * sequence_state_bytes(self.model, self.tp)
+
+    @property
+    def pages(self) -> bool:
+        """Whether all that requests keep comes from one pool of blocks: vLLM, with all of it in HBM."""
+        limits = self.limits
+        return engine_of(limits.engine).pages and limits.attention == DENSE and limits.host_kv_bytes == 0
+
+    @property
+    def caches_prefixes(self) -> bool:
+        """Whether prefixes are kept. One's KV is of no use without the recurrent state at its end, which engines do not keep by default."""
+        asked = self.limits.enable_prefix_caching
+        return not self.model.state_layers if asked is None else asked
+
+    @property
+    def layout(self) -> KvLayout:
+        """Groups of layers that share a block table, and the bytes of a block on one GPU."""
+        limits, share = self.limits, self.parallel.stage_share(self.model)
+        if limits.engine == "sglang":
+            found = sglang_layout(self.model, self.precision, self.tp, limits.block_size, limits.draft)
+        else:
+            found = vllm_layout(
+                self.model,
+                self.precision,
+                self.tp,
+                limits.block_size,
+                limits.draft,
+                int(limits.options.get("draft_tokens") or 0),
+                self.caches_prefixes,
+                limits.kv_offloading_size is not None,  # a connector takes one group
+                limits.engine == "vllm" and numbers(limits.engine_version) < PADS_PAGES,
+            )
+        return replace(found, block_bytes=share * found.block_bytes)
+
+    def pool_in(self, free_bytes: float, budget: int) -> KvPool:
+        """The pool of blocks in so many bytes of each GPU."""
+        limits = self.limits
+        ahead = self.parallel.pp
+        if limits.engine != "vllm" or numbers(limits.engine_version) >= COUNTS_ALL_IN_FLIGHT:
+            ahead += overlaps(limits.engine, limits.options, limits.engine_version)
+        return KvPool(self.layout, max(0.0, free_bytes), ahead * budget)
+
+    def pool(self, share: float = 0.5) -> KvPool:
+        """The pool of blocks that memory leaves; quantile `share` of the engine's own overhead."""
+        return self.pool_in(self.memory(share).free, self.batch_limits()[1])
+
+    def request_bytes(self, context: int, policy: AttentionPolicy) -> tuple[float, float]:
+        """(bytes in HBM, bytes in host RAM) that a request of `context` tokens keeps under a policy, per GPU: in a pool of blocks, what the
+        engine counts for it.
+        """
+        if self.pages and policy == DENSE:
+            return self.pool().request_bytes(context), 0.0
+        share = self.parallel.stage_share(self.model)
+        hbm, host = sequence_bytes(self.model, context, self.precision, policy, self.tp)
+        return share * hbm, share * host
+
+    def logged_tokens(self, longest: int) -> int:
+        """Tokens of a rank's pool as the engine's start says them, served with a max_model_len of `longest`."""
+        pool, limits = self.pool(), self.limits
+        shared_out = limits.engine == "vllm" and numbers(limits.engine_version) < LOGGED_BY_CONCURRENCY
+        return pool.layout.logged_tokens(pool.free_bytes, longest, pool.in_flight, shared_out)
 
     def memory(self, share: float = 0.5) -> Memory:
         """Device memory per GPU under the limits, the draft model's weights with it; quantile `share` of the engine's own overhead."""
         return self._memory(*self.batch_limits(), share)
+
+    def memory_for(self, seqs: int, budget: int) -> Memory:
+        """Device memory per GPU of a server started for `seqs` sequences and a token budget."""
+        return self._memory(seqs, budget, 0.5)
 
     def _memory(self, seqs: int, budget: int, share: float) -> Memory:
         limits = self.limits
@@ -242,7 +316,10 @@ class Deployment:
             max_num_seqs=seqs,
             share=share,
             parallel=self.parallel,
+            logit_copies=logit_copies(limits.engine_version) if limits.engine == "vllm" else None,
         )
+        if limits.engine == "sglang":
+            found = replace(found, activations=limits.memory_share * sglang_kept_bytes(self.tp))
         if self.tp > 1 and self.links.way(self.tp) == "host":
             found = replace(found, activations=found.activations + peerless_bytes(share))
         if limits.lora is not None:
@@ -290,8 +367,8 @@ def default_batch_limits(gpu: GpuSpec, engine: str = "vllm") -> tuple[int, int]:
 def plan_engine(d: Deployment, held: tuple[float, int] | None = None) -> tuple[EngineConfig, Memory]:
     """The engine's configuration, KV blocks predicted from memory unless given.
 
-    With sliding windows, tokens do not all cost alike: blocks are those of requests that hold `held[0]` tokens in the mean, and no fewer
-    than the longest, of `held[1]`, needs, as far as the engine can hold it.
+    Where layers keep KV of unlike lengths, tokens do not all cost alike: blocks are those of requests that hold `held[0]` tokens in the
+    mean (None: of the longest), and no fewer than the longest, of `held[1]`, needs, as far as the engine can hold it.
     Raises SimctlError when the weights leave no room for KV, UsageError for limits that contradict each other.
     """
     model, gpu, limits = d.model, d.gpu, d.limits
@@ -304,28 +381,22 @@ def plan_engine(d: Deployment, held: tuple[float, int] | None = None) -> tuple[E
     memory = d.memory()
     blocks = limits.num_gpu_blocks
     if blocks is None:
-        state = d.state_bytes
-        memory = replace(memory, activations=memory.activations + seqs * state)
-        blocks = _block_count(d, memory, held and held[0])
+        if not d.pages and (state := d.state_bytes):
+            slots = sglang_states(max(memory.free, 0.0), state, False)[0] if limits.engine == "sglang" else seqs
+            memory = replace(memory, activations=memory.activations + slots * state)
+        blocks = _block_count(d, memory, held[0] if held else None)
         if blocks < 2 and limits.attention.placement == "host" and memory.free > 0:
             raise SimctlError(
                 f"{model.name}: {format_bytes(limits.host_kv_bytes)} of host RAM hold no KV block of {limits.block_size} tokens"
             )
         if blocks < 2:
-            needs = format_bytes(memory.weights + memory.activations)
-            what = f"weights, activations and {seqs} slots of recurrent state" if state else "weights and activations"
-            raise SimctlError(
-                f"{model.name} does not fit on {d.placed}: {what} need {needs} per GPU, "
-                f"and {limits.memory_share:g} of its memory is {format_bytes(memory.allowed)}"
-            )
+            raise SimctlError(_does_not_fit(d, memory, seqs))
     parts, ranks = d.parallel.parts, d.parallel.dp
     longest = model.max_context
     if engine_of(limits.engine).slots_own_context:
         longest = max(1, min(longest, (blocks - 1) * limits.block_size // seqs))
-    # a prefix's KV is of no use without the recurrent state at its end, which engines do not keep by default
-    caching = not model.state_layers if limits.enable_prefix_caching is None else limits.enable_prefix_caching
-    model_len = _model_len(d, blocks, longest, memory)
-    if held and limits.num_gpu_blocks is None and groups_kv(d):
+    model_len = _model_len(d, blocks, longest)
+    if held and limits.num_gpu_blocks is None and d.pages and len(d.layout.groups) > 1:
         blocks = max(blocks, 1 - -min(held[1], model_len) // limits.block_size)
     config = EngineConfig(
         scheduler=limits.engine,
@@ -334,26 +405,39 @@ def plan_engine(d: Deployment, held: tuple[float, int] | None = None) -> tuple[E
         max_num_seqs=ranks * seqs,
         max_num_batched_tokens=parts * budget,
         max_model_len=model_len,
-        enable_prefix_caching=caching,
+        enable_prefix_caching=d.caches_prefixes,
         enable_chunked_prefill=limits.enable_chunked_prefill,
         long_prefill_token_threshold=limits.long_prefill_token_threshold,
         policy=limits.policy,
-        options={**limits.options, **_offloading(d, caching)},
+        options={**limits.options, **_offloading(d, d.caches_prefixes)},
         prefill_schedule_interval=limits.prefill_schedule_interval,
         engine_version=limits.engine_version,
     )
     return config, memory
 
 
-def _model_len(d: Deployment, blocks: int, longest: int, memory: Memory) -> int:
+def _does_not_fit(d: Deployment, memory: Memory, seqs: int) -> str:
+    needs = format_bytes(memory.weights + memory.activations)
+    what = f"weights, activations and {seqs} slots of recurrent state" if d.state_bytes and not d.pages else "weights and activations"
+    if memory.free > 0:
+        return (
+            f"{d.model.name} on {d.placed}: {what} take {needs} per GPU, and the rest of {format_bytes(memory.allowed)} holds no KV block"
+        )
+    return (
+        f"{d.model.name} does not fit on {d.placed}: {what} need {needs} per GPU, "
+        f"and {d.limits.memory_share:g} of its memory is {format_bytes(memory.allowed)}"
+    )
+
+
+def _model_len(d: Deployment, blocks: int, longest: int) -> int:
     """Longest request, `blocks` in each rank's KV pool and at most `longest` by the model. Raises SimctlError where vLLM would not start.
 
     vLLM checks memory: a number of blocks that is given is taken as it is.
     """
     limits, pool = d.limits, (blocks - 1) * d.limits.block_size
-    if limits.num_gpu_blocks is None and groups_kv(d):
-        free = memory.free / d.parallel.stage_share(d.model)
-        pool = longest_tokens(d.model, d.precision, free, limits.block_size, _in_flight_tokens(d), d.tp)
+    if limits.num_gpu_blocks is None and d.pages:
+        check_states(d)
+        pool = d.pool().longest(2 * max(longest, limits.max_model_len if isinstance(limits.max_model_len, int) else 0))
     if limits.max_model_len == "auto":
         return max(1, min(longest, pool))
     requested = limits.max_model_len or longest
@@ -365,11 +449,29 @@ def _model_len(d: Deployment, blocks: int, longest: int, memory: Memory) -> int:
     return requested
 
 
-def _in_flight_tokens(d: Deployment) -> int:
-    """Most tokens of iterations decided and not ended: one for each pipeline stage, and one more under asynchronous scheduling."""
+def refused_seqs(d: Deployment, seqs: int) -> int | None:
+    """Blocks of the pool, where vLLM started for `seqs` refuses to run: from 0.25 on, every sequence of a model with states needs one for
+    graphs to be captured. None where it starts.
+    """
     limits = d.limits
-    ahead = EngineConfig(limits.engine, options=dict(limits.options), engine_version=limits.engine_version).overlaps
-    return (d.parallel.pp + ahead) * d.batch_limits()[1]
+    if limits.engine != "vllm" or not d.pages or not d.model.state_layers or limits.enforce_eager or limits.num_gpu_blocks is not None:
+        return None
+    if numbers(limits.engine_version) < STARTS_NEED_STATES:
+        return None
+    _, budget = default_batch_limits(d.gpu, limits.engine)
+    budget = limits.max_num_batched_tokens or max(budget, seqs)
+    blocks = d.pool_in(d.memory_for(seqs, budget).free, budget).blocks
+    return blocks if seqs > blocks else None
+
+
+def check_states(d: Deployment) -> None:
+    """Raises SimctlError for a max_num_seqs with which vLLM would not start."""
+    seqs = d.limits.max_num_seqs
+    if seqs is not None and (blocks := refused_seqs(d, seqs)) is not None:
+        raise SimctlError(
+            f"{d.model.name} on {d.placed}: max_num_seqs {seqs} is more than the {blocks} blocks for recurrent states: vLLM "
+            f"{d.limits.engine_version} would not start; the most that starts is --max-num-seqs {blocks}"
+        )
 
 
 def _offloading(d: Deployment, caching: bool) -> dict[str, int]:
@@ -395,25 +497,25 @@ def _offloading(d: Deployment, caching: bool) -> dict[str, int]:
     return {"host_blocks": blocks}
 
 
-def groups_kv(d: Deployment) -> bool:
-    """Whether the engine allots KV by groups of layers, sliding windows apart: vLLM where KV stays in HBM and no draft shares it."""
-    limits = d.limits
-    stays = limits.attention == DENSE and limits.draft is None and limits.kv_offloading_size is None
-    return limits.engine == "vllm" and stays and is_hybrid(d.model, d.precision)
-
-
 def _block_count(d: Deployment, memory: Memory, context: float | None = None) -> int:
-    """KV blocks for which there is room, in HBM and, where KV lives there, in host RAM."""
-    in_hbm, in_host = _block_bytes(d, context)
+    """KV blocks for which there is room, in HBM and, where KV lives there, in host RAM; of unlike groups, as many as hold requests of
+    `context` tokens.
+    """
+    if d.pages or (d.limits.engine == "sglang" and d.limits.attention == DENSE):
+        pool = d.pool_in(memory.free, d.batch_limits()[1])
+        if d.pages and pool.blocks <= pool.layout.request_blocks(1):
+            return 0
+        return pool.token_blocks(float(d.longest) if context is None else context, d.limits.block_size)
+    in_hbm, in_host = _block_bytes(d)
     room = [max(0.0, memory.free) // in_hbm] if in_hbm else []
     return int(min(room + ([d.limits.host_kv_bytes / d.gpus // in_host] if in_host else []), default=0))
 
 
-def _block_bytes(d: Deployment, context: float | None = None) -> tuple[float, float]:
-    """(bytes in HBM, bytes in host RAM) of one KV block, per GPU, the draft model's with it."""
+def _block_bytes(d: Deployment) -> tuple[float, float]:
+    """(bytes in HBM, bytes in host RAM) of one KV block of all layers, per GPU, the draft model's with it."""
     limits = d.limits
-    share, held = d.parallel.stage_share(d.model), context if groups_kv(d) else None
-    in_hbm, in_host = (share * b for b in block_bytes(d.model, d.precision, limits.block_size, limits.attention, d.tp, held))
+    share = d.parallel.stage_share(d.model)
+    in_hbm, in_host = (share * b for b in block_bytes(d.model, d.precision, limits.block_size, limits.attention, d.tp))
     if limits.draft is not None:
         in_hbm += sum(block_bytes(limits.draft, d.precision, limits.block_size, DENSE, d.tp))
     return in_hbm, in_host
@@ -424,12 +526,12 @@ def blocks_in(d: Deployment, pool_bytes: float) -> int:
     return int(pool_bytes // _block_bytes(d)[0])
 
 
-def kv_block_interval(d: Deployment) -> tuple[int, int] | None:
-    """5-95 % of the KV blocks predicted from memory; None where the blocks are given, or where a recurrent state shares the memory."""
-    if d.limits.num_gpu_blocks is not None or d.state_bytes:
+def kv_block_interval(d: Deployment, context: float | None = None) -> tuple[int, int] | None:
+    """5-95 % of the KV blocks predicted from memory; None where the blocks are given, or where slots of state share the memory."""
+    if d.limits.num_gpu_blocks is not None or (d.state_bytes and not d.pages):
         return None
     plan_engine(d)  # refuses what does not fit
-    return _block_count(d, d.memory(0.95)), _block_count(d, d.memory(0.05))
+    return _block_count(d, d.memory(0.95), context), _block_count(d, d.memory(0.05), context)
 
 
 def mean_context(trace: Trace) -> float:

@@ -45,7 +45,6 @@ def new_figure(width: float = 8.0, height: float = 4.6) -> Any:
 def plot_what_if(q: WhatIf, rates: RateDraws, target: Path) -> None:
     """Tok/s per sequence over context for dense and block-128 attention at the first batch, with 5-95 % bands."""
     from sim.closed_form.what_if import policies, step_seconds
-    from sim.deployment.memory import sequence_bytes
 
     figure, d, batch = new_figure(), q.deployment, q.batches[0]
     axes = figure.subplots()
@@ -58,7 +57,7 @@ def plot_what_if(q: WhatIf, rates: RateDraws, target: Path) -> None:
         point = np.array([1 / step_seconds(q, policy, float(batch), float(c), rates.point) for c in contexts])
         draws = np.array([1 / step_seconds(q, policy, float(batch), float(c), rates.draws, np) for c in contexts])
         low, high = np.quantile(draws, [0.05, 0.95], axis=1)
-        fits = np.array([batch * sequence_bytes(d.model, int(c), d.precision, policy, d.tp)[0] <= free for c in contexts])
+        fits = np.array([batch * d.request_bytes(int(c), policy)[0] <= free for c in contexts])
         (line,) = axes.plot(contexts, np.where(fits, point, np.nan), label=policy.label, linestyle=DASHES[i])
         axes.plot(contexts, point, color=line.get_color(), linestyle=":", linewidth=0.8, zorder=0)
         axes.fill_between(contexts, low, high, where=fits, color=line.get_color(), alpha=0.15, linewidth=0)

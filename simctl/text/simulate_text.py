@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import click
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from sim.study.studied import PlannedPool
     from sim.workload.trace import Trace
 
+WORDS = {"full": "whole contexts", "window": "windows", "chunk": "chunks", "state": "states"}
 MANY = 2_000  # requests from which it shows which way a run was simulated
 SATURATED = 0.05  # share of the requests waiting at the last arrival from which a backlog is worth a word
 
@@ -104,10 +106,30 @@ def _served(pool: PlannedPool, named: bool, explain: bool) -> str:
         f"{name}{d.model.name if named else model_title(d.model.name)} on {several if most > 1 else ''}{d.placed}, {d.precision.weights}, "
     )
     if not explain:
-        return f"{text}KV for {config.kv_capacity_tokens:,} tokens, max_num_seqs {config.max_num_seqs}"
+        return f"{text}KV for {_kv_tokens(d, config):,} tokens, max_num_seqs {config.max_num_seqs}"
     return (
-        f"{text}{config.num_gpu_blocks} KV blocks of {config.block_size}, max_num_seqs {config.max_num_seqs}, "
+        f"{text}{_pool(d, config)}, max_num_seqs {config.max_num_seqs}, "
         f"max_num_batched_tokens {config.max_num_batched_tokens}, gpu_memory_utilization {d.limits.memory_share:g}"
+    )
+
+
+def _kv_tokens(d: Deployment, config: EngineConfig) -> int:
+    """Tokens that the KV pools hold: as the engine's start says them, where it cuts a pool into blocks of its own."""
+    if d.limits.num_gpu_blocks is not None or not d.pages or len(d.layout.groups) == 1:
+        return config.kv_capacity_tokens
+    return d.parallel.dp * d.logged_tokens(config.max_model_len)
+
+
+def _pool(d: Deployment, config: EngineConfig) -> str:
+    """Blocks of the KV pool: in groups of layers, the engine's own and those that requests of this workload's length make of them."""
+    if d.limits.num_gpu_blocks is not None or not d.pages or len(d.layout.groups) == 1:
+        return f"{config.num_gpu_blocks} KV blocks of {config.block_size}"
+    pool, groups = d.pool(), d.layout.groups
+    kinds = Counter(WORDS[group.kind] for group in groups)
+    several = " and ".join(f"{count} of {kind}" for kind, count in kinds.items())
+    return (
+        f"{pool.blocks} KV blocks for {len(groups)} groups of layers ({several}), here as {config.num_gpu_blocks} blocks of "
+        f"{config.block_size} tokens"
     )
 
 
@@ -153,7 +175,7 @@ def _print_tenants(run: Run) -> None:
 
 def _engine_notes(d: Deployment, config: EngineConfig, trace: Trace) -> list[str]:
     """Notes on the engine and its attention beyond the limits."""
-    from sim.study.deployment import kv_block_interval
+    from sim.study.deployment import default_batch_limits, kv_block_interval, refused_seqs
     from sim.units import format_bytes
 
     notes = []
@@ -171,6 +193,12 @@ def _engine_notes(d: Deployment, config: EngineConfig, trace: Trace) -> list[str
         )
     if d.state_bytes:
         notes.append(f"recurrent state: {format_bytes(d.state_bytes)} a running request on each GPU, {config.max_num_seqs} slots")
+    default = default_batch_limits(d.gpu, d.limits.engine)[0]
+    if d.limits.max_num_seqs is None and (blocks := refused_seqs(d, default)) is not None:
+        notes.append(
+            f"vLLM {d.limits.engine_version} would not start with its default max_num_seqs {default}: there are {blocks} blocks for "
+            f"states. Start it with --max-num-seqs {config.max_num_seqs}: no more have room at once"
+        )
     places = (("host_blocks", "in host RAM"), ("disk_blocks", "on disk"))
     if tiers := [f"{config.options[name]} {where}" for name, where in places if config.options.get(name)]:
         notes.append(f"KV blocks kept beyond HBM: {', '.join(tiers)}")

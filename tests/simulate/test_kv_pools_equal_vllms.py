@@ -2,7 +2,8 @@
 
 import pytest
 
-from sim.deployment.memory import block_bytes, kv_groups, longest_tokens
+from sim.deployment.kv_layout import layers_of, vllm_layout
+from sim.deployment.pool import KvPool
 from sim.specs.models import get_model
 from sim.specs.precision import Precision
 from tests.engine.vllm_oracle import _model_config
@@ -60,10 +61,9 @@ def planned(model, free, budget):
 def test_groups_pool_and_longest_request(name, free, budget):
     model = get_model(name)
     groups, blocks, longest = planned(model, free, budget)
-    assert kv_groups(model) == (len(groups), max(len(group.layer_names) for group in groups))
-    short = free / block_bytes(model, BF16, BLOCK, context=1.0)[0]  # one block of every group
-    assert short == pytest.approx(blocks / len(groups), abs=1)
-    ours = min(longest_tokens(model, BF16, free, BLOCK, 2 * budget), model.max_context)
-    chunk = 3 * BLOCK if name.startswith("Llama-4") else 0  # a chunk begins with a block, and holds a token more than it reaches back
-    assert longest - BLOCK < ours + chunk
-    assert ours <= longest
+    pool = KvPool(vllm_layout(model, BF16), free, 2 * budget)
+    layers = sum(each.number for each in layers_of(model, BF16))
+    assert len(pool.layout.groups) == len(groups)
+    assert sum(len(group.layer_names) for group in groups) == layers
+    assert pool.blocks == blocks
+    assert pool.longest(model.max_context) == longest
