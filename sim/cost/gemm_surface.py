@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from sim.cost.smooth import smooth_max
 from sim.files import package_path
 from sim.specs.gpu import GpuSpec
+from sim.specs.gpus import spare_power
 from sim.specs.precision import DTYPE_BYTES
 
 Array = NDArray[np.float64]
@@ -61,7 +62,21 @@ def surface_of(gpu: GpuSpec, dtype: str) -> Surface | None:
     """The surface of a GPU or its chip for weights of a dtype; None where no table shows it."""
     known = packaged()
     own = known.get((gpu.name, dtype)) if gpu.origin in ("catalogue", BY_TABLES) else None
-    return own or known.get((gpu.sibling_of, dtype))
+    of_chip = known.get((gpu.sibling_of, dtype))
+    return own or (unthrottled(of_chip, spare_power(gpu)) if of_chip else None)
+
+
+def unthrottled(surface: Surface, spare: float) -> Surface:
+    """A surface on a card of the same chip with `spare` times the power per flop: where flops bind, a GEMM does not take longer over its
+    roofline at many rows than it took at fewer, as far as power was what made it.
+    """
+    first = int(np.searchsorted(surface.rows, surface.width / 2.0 * surface.flops_per_s / surface.bytes_per_s))  # from here on flops bind
+    if spare <= 1.0 or first >= surface.rows.size:
+        return surface
+    over = surface.log_over.copy()
+    best = np.minimum.accumulate(over[:, first:], axis=1)
+    over[:, first:] = np.maximum(best, over[:, first:] - np.log(spare))
+    return replace(surface, log_over=over)
 
 
 def with_memory(surface: Surface, bytes_per_s: float) -> Surface:

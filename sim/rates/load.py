@@ -21,6 +21,7 @@ from sim.rates.links import link_cost, over_links, slowest
 from sim.rates.other_kernels import log_ratios
 from sim.rates.provenance import outside_measured
 from sim.specs.decode_stack import ENGINE
+from sim.specs.gpu import GpuSpec
 from sim.specs.gpus import matrix_units_of
 from sim.specs.precision import arithmetic_note, checkpoint_notes
 from sim.study.deployment import Deployment
@@ -43,6 +44,9 @@ OTHER_MAKER, OTHER_MAKER_LOSS, OTHER_MAKER_SD = "AMD", 0.3, 0.3
 # In flop of an SM a clock these kernels do 1,071 and 981 on the wide units, where an A100's 16-bit GEMMs do 1,897: 0.54 of them by experts,
 # 0.86 by the H100's Marlin; no kernel of these tables ran on one.
 WEIGHT_ONLY = {"wgmma": (-0.44, 0.35), "tcgen05": (-1.5, 0.35), "sm80": (-0.38, 0.25), "": (-0.1, 0.2)}
+# Log sd of step times on a workstation's or consumer's card, of which no server was measured: declared, without a lean. Boards of one chip
+# differ in power limits, clocks, cooling and drivers.
+WORKSTATION, WORKSTATION_SD = "RTX-", 0.2
 FAMILY_SD = 0.04  # more of a model none of whose family was measured: Gemma 3 and Phi-4 on an H200 were 4 and 3 % off
 
 
@@ -97,6 +101,8 @@ def widened(rates: RateDraws, deployment: Deployment, seed: int = 0, seen: Seque
             rates = _times(rates, name, math.exp(-0.5 * ratio), np.exp(-share * ratio))
     if deployment.gpu.source.startswith(OTHER_MAKER):
         rates = files.slowed(rates, OTHER_MAKER_LOSS, OTHER_MAKER_SD, seed)
+    if workstation(deployment.gpu):
+        variance += WORKSTATION_SD**2
     if not rates.source.measured:
         return _moved(rates, variance, seed)
     outside = set(_outside(deployment, rates)) & set(OUTSIDE_SD) - ({"dtype"} if "precision" in kinds else set())
@@ -120,6 +126,11 @@ def _times(rates: RateDraws, name: str, point: float, drawn: NDArray[np.float64]
     both = ((rates.point, point), (rates.draws, drawn))
     scaled = [replace(each, **{name: getattr(each, name) * factor}) for each, factor in both]
     return replace(rates, point=scaled[0], draws=scaled[1])
+
+
+def workstation(gpu: GpuSpec) -> bool:
+    """Whether it is the catalogue's card of a workstation or a consumer, known by datasheets or its chip alone."""
+    return gpu.origin == "catalogue" and gpu.name.startswith(WORKSTATION) and files.packaged_posterior(gpu.name) is None
 
 
 def unmeasured_version(d: Deployment) -> bool:
@@ -166,6 +177,8 @@ def scope_notes(deployment: Deployment, rates: RateDraws) -> list[str]:
     if ratios := log_ratios(d):
         apart = f"{100 * math.expm1(ratios[0]):+.0f} % at few rows, {100 * math.expm1(ratios[1]):+.0f} % at many"
         notes.append(f"linear layers by {d.precision.kernel}, not measured, or another kernel ({apart}): the interval holds both.")
+    if workstation(d.gpu):
+        notes.append(f"no server of a workstation's or consumer's card was measured: log sd {WORKSTATION_SD:g} of step times, declared.")
     for kind in not_measured(d, rates.source):
         steps, prompts = widths(kind, packaged_seen())
         sds = f"log sd {steps.sd:.2g} of step times, {prompts.sd:.2g} more of prompts; Student t, {steps.dof:g} degrees of freedom"

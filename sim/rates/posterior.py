@@ -31,7 +31,7 @@ from sim.results.netcdf import DamagedFileError, whole
 from sim.results.quantiles import median, normal_quantile, t5_quantile
 from sim.specs.decode_stack import ENGINE, STACKS
 from sim.specs.gpu import GpuSpec
-from sim.specs.gpus import get_gpu
+from sim.specs.gpus import get_gpu, spare_power
 from sim.specs.lookup import key
 from sim.specs.precision import Precision
 
@@ -40,6 +40,7 @@ STEP_TIME = "step-time"
 POPULATION = "*"
 DECODE, PARALLEL = 0, 3  # places of decodes, and of iterations over several GPUs, in the model error's `kind` dimension
 SIBLING_SD = 0.08  # log sd of a rate beside its datasheet between cards of one chip: other clocks, other power. Declared, not learnt
+UNTHROTTLED = 0.82  # share of their peak that GEMMs reach on A100, B200 and RTX PRO 6000 Server, by their kernel tables; on L40S it is 0.73
 REQUIRED = ("schema", "family", "gpu", "digest", "formula", "data", "converged", "basis", "source", "summary")
 
 Array = NDArray[np.float64]
@@ -296,6 +297,8 @@ def _inherited(gpu: GpuSpec, precision: Precision, draws: int, seed: int, tp: in
     point, drawn, sources = {}, {}, {}
     for i, name in enumerate(UNITS):
         ratio = mine[name].upper / theirs[name].upper if np.isfinite(mine[name].upper) else 1.0
+        if name in GEMM_RATES:
+            ratio *= max(1.0, min(spare_power(gpu), UNTHROTTLED * gemm_flops(sibling, precision.weights) / getattr(known.point, name)))
         factor = np.exp(SIBLING_SD * normal_quantile(_strata(draws, seed, 60 + i))) if np.isfinite(mine[name].upper) else 1.0
         point[name], drawn[name] = getattr(known.point, name) * ratio, getattr(known.draws, name) * ratio * factor
         sources[name] = known.sources[name].after(

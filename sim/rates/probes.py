@@ -44,7 +44,7 @@ EVERY_MIXER = _probe(
     LayerGroup(1, NoMixer(), DENSE),
 )
 CHIPS = ("A100-80G", "L40S", "H100", "B200")
-OF_CHIP = ("H200",)  # with other memory
+OF_CHIP = ("H200", "RTX-4090")  # with other memory; with power to spare
 PARALLELS = (
     (2, NO_PARALLEL),
     (4, NO_PARALLEL),
@@ -76,10 +76,11 @@ def probes() -> Iterator[Probe]:
         for weights in ("bf16", "mxfp4"):
             yield from _of(EXPERTS, Precision(weights), gpu)
         yield from _of(EVERY_MIXER, Precision(), gpu)
+    yield from _of(PLAIN, Precision(), OF_CHIP[1])
     for weights in ("fp16", "fp32", "int8", "w8a16", "nvfp4", "q4_k_m"):
         yield from _of(PLAIN, Precision(weights), "H100")
     for kernel in KERNEL_BYTES:
-        for gpu in ("H100", *OF_CHIP):
+        for gpu in ("H100", OF_CHIP[0]):
             yield from _of(PLAIN, Precision("int4", kernel=kernel), gpu)
     for policy in (sink_window(), blocks(8), dense("host"), blocks(8, "host")):
         yield from _of(EVERY_MIXER, Precision(), None, policy)

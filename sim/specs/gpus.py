@@ -90,6 +90,18 @@ def matrix_units_of(gpu: GpuSpec) -> str:
     return gpu.matrix_units or (get_gpu(gpu.sibling_of).matrix_units if gpu.sibling_of else "")
 
 
+def spare_power(gpu: GpuSpec) -> float:
+    """Power per 16-bit flop over that of the catalogue's card of the same chip; 1 where that is not more, or one of them is not known.
+
+    A chip that throttles at full rate has it to spare on a card whose matrix units run at half of it (RTX 4090 beside L40S).
+    """
+    if not gpu.sibling_of or not gpu.power_w:
+        return 1.0
+    chip = get_gpu(gpu.sibling_of)
+    rates = [max(each.flops.get("bf16", 0.0), each.flops.get("fp16", 0.0)) for each in (gpu, chip)]
+    return max(1.0, gpu.power_w / rates[0] / (chip.power_w / rates[1])) if chip.power_w and all(rates) else 1.0
+
+
 def list_gpus() -> list[str]:
     """Catalogue names, in catalogue order."""
     return list(_catalogue())
