@@ -1,9 +1,12 @@
-"""Mutation run: one operator or number of the source changed at a time; a mutant that no test of its part notices survives.
+"""Mutation run: one place of the source changed at a time; a mutant that no test of its part notices survives.
 
-    python -m studies.mutants [PART...] [--lines N] [--seed S] [--seconds S]
+    python -m studies.mutants [PART...] [--of operators|meaning] [--lines N] [--seed S] [--seconds S] [--list]
 
 draws N lines (100) of the parts (cost, cluster, engine, planning), changes one place of each in a copy of the tree, runs the tests of the
 part until one fails, and prints the survivors with a diff of one line. Exit code 1 where more than a tenth survive.
+
+`operators` changes an operator or a number of a statement. `meaning` (studies.meaning_mutants) exchanges like quantities, moves a bound by
+one or drops a change of state. `--list` prints what would be tried: the same for the same seed and source.
 """
 
 from __future__ import annotations
@@ -18,9 +21,9 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from sim.errors import SimctlError
+from studies.meaning_mutants import Mutant, of_meaning
 from studies.program import program
 
 ROOT = Path(__file__).parents[1]
@@ -61,16 +64,7 @@ MOST_SHARE = 0.1
 LONGER = 4.0  # than the tests take without a mutant: beyond, a mutant hangs
 
 
-class Mutant(NamedTuple):
-    """A statement of a file (its lines, the first is 1) and the text that takes its place."""
-
-    file: Path
-    first: int
-    last: int
-    text: str
-
-
-def mutants(file: Path) -> Iterator[Mutant]:
+def of_operators(file: Path) -> Iterator[Mutant]:
     """Every mutant of a file, by statement of one expression; texts, annotations and errors are left alone."""
     for statement in ast.walk(ast.parse(file.read_text())):
         if not isinstance(statement, ast.Assign | ast.AugAssign | ast.Return | ast.Expr) or _is_text(statement):
@@ -104,16 +98,26 @@ def _change(node: ast.AST) -> None:
         node.op = SWAPS[type(node.op)]()
 
 
-def drawn(parts: Sequence[str], lines: int, seed: int) -> list[tuple[str, Mutant]]:
+KINDS = {"operators": of_operators, "meaning": of_meaning}
+
+
+def drawn(parts: Sequence[str], lines: int, seed: int, kind: str = "operators") -> list[tuple[str, Mutant]]:
     """So many mutants of the parts, of as many lines; the same for the same seed."""
     found = []
     for part in parts:
         for place in PARTS[part][0]:
             files = sorted((ROOT / place).rglob("*.py")) if (ROOT / place).is_dir() else [ROOT / place]
-            found += [(part, mutant) for file in files for mutant in mutants(file)]
+            found += [(part, mutant) for file in files for mutant in KINDS[kind](file)]
     random.Random(seed).shuffle(found)
     by_line = {(mutant.file, mutant.first): (part, mutant) for part, mutant in found}
     return list(by_line.values())[:lines]
+
+
+def _said(part: str, mutant: Mutant) -> str:
+    """A mutant on a line; of one that drops a statement, the statement."""
+    lines = mutant.file.read_text().splitlines()[mutant.first - 1 : mutant.last]
+    text = f"without {' '.join(lines)}" if mutant.text == "pass" else mutant.text
+    return f"{part} {mutant.file.relative_to(ROOT)}:{mutant.first}: {' '.join(text.split())[:160]}"
 
 
 def survives(part: str, mutant: Mutant, copy: Path, seconds: float) -> bool:
@@ -155,8 +159,14 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--lines", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=1800.0)
+    parser.add_argument("--of", choices=list(KINDS), default="operators")
+    parser.add_argument("--list", action="store_true")
     args = parser.parse_args(argv)
-    chosen, alive = drawn(args.parts, args.lines, args.seed), 0
+    chosen, alive = drawn(args.parts, args.lines, args.seed, args.of), 0
+    if args.list:
+        for part, mutant in chosen:
+            print(_said(part, mutant))
+        return 0
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         for name in NEEDED:
             source = ROOT / name
@@ -170,8 +180,7 @@ def main(argv: Sequence[str]) -> int:
         for part, mutant in chosen:
             lives = survives(part, mutant, Path(folder), most_s[part])
             alive += lives
-            where = f"{mutant.file.relative_to(ROOT)}:{mutant.first}"
-            print(f"{'SURVIVES' if lives else 'killed'} {part} {where}: {' '.join(mutant.text.split())[:160]}", flush=True)
+            print(f"{'SURVIVES' if lives else 'killed'} {_said(part, mutant)}", flush=True)
     print(f"{alive} of {len(chosen)} mutants survive")
     return int(alive > MOST_SHARE * len(chosen))
 

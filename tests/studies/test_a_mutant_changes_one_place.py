@@ -25,7 +25,7 @@ def tree(tmp_path, monkeypatch):
 
 
 def test_each_is_one_place(tree):
-    found = {(each.first, each.text) for each in study.mutants(tree / "part.py")}
+    found = {(each.first, each.text) for each in study.of_operators(tree / "part.py")}
     assert found == {
         (4, "y = min(x - 1, 0)"), (4, "y = max(x + 1, 0)"), (4, "y = max(x - 2, 0)"), (4, "y = max(x - 1, 1)"),
         (5, "return y if x <= 2 else y * 2"), (5, "return y if x < 3 else y * 2"), (5, "return y if x < 2 else y / 2"),
