@@ -47,7 +47,7 @@ def _alike(tree: ast.AST) -> dict[str, str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and not node.attr.startswith("__"):
             groups[ast.unparse(node.value), node.attr.rpartition("_")[2] if "_" in node.attr else ""].add(node.attr)
-    found = {}
+    found: dict[str, str] = {}
     for (owner, unit), names in groups.items():
         ordered = sorted(names)
         if unit and len(ordered) > 1:
