@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 
 from sim.closed_form.fidelity import risk_sentence
 from sim.closed_form.knee import Knee, closed_form_knee, continuous_knee, continuous_knees
-from sim.closed_form.what_if_options import Interval, Option, best_option, interval, recommend
+from sim.closed_form.prefill import prefill_s
+from sim.closed_form.ways import Way, recommend
+from sim.closed_form.what_if_options import Interval, Option, best_option, interval
 from sim.cost.batch import decode_batch
 from sim.cost.decode_step import decode_step_work
 from sim.cost.rates import RateDraws, Rates
@@ -166,6 +168,8 @@ class Answer:
     notes: list[str]
     recommendation: list[str]
     recommended_k: dict[int, int]  # batch -> selection budget that the recommendation speaks of; 0: of none
+    prefill: Interval | None  # seconds until a prompt of the context has been read alone, by the engine; None at rates that are not its own
+    ways: dict[int, list[Way]]  # batch -> ways to serve it, the recommended one first
     others: dict[str, list[Option]]  # the same questions of other stacks, by name
 
     def to_dict(self) -> dict[str, Any]:
@@ -187,6 +191,9 @@ class Answer:
             "fidelity": self.fidelity,
             "notes": self.notes,
             "recommendation": self.recommendation,
+            "prefill_s": None if self.prefill is None else asdict(self.prefill),
+            "usd_per_gpu_hour": self.question.deployment.gpu.price_per_hour,
+            "ways": {str(batch): [way.to_dict() for way in found] for batch, found in self.ways.items()},
         }
         found: dict[str, Any] = plain(answered)
         return found
@@ -259,7 +266,8 @@ def answer(question: WhatIf, rates: RateDraws, with_others: bool = False) -> Ans
     selects = bool(d.model.kv_layers) and "blocks" in q.runner.runs
     chosen = {k: q.runner.policy(blocks(k)) for k in q.budgets if selects}
     crossovers = {(k, b): crossover_context(q, policy, b, rates.point) for k, policy in chosen.items() for b in q.batches}
-    advised = {b: recommend(d, q.context, [o for o in options if o.batch == b], crossovers) for b in q.batches}
+    of_batch = {b: [o for o in options if o.batch == b] for b in q.batches}
+    advised = {b: recommend(q, of_batch[b], memory, rates, crossovers, apart(q, rates)) for b in q.batches}
     notes = []
     if q.context > d.model.max_context:
         notes.append(f"{q.context} tokens exceed the {d.model.max_context} that {d.model.name} declares: costs hold, quality may not.")
@@ -279,10 +287,18 @@ def answer(question: WhatIf, rates: RateDraws, with_others: bool = False) -> Ans
         residual=None if rates.error is None else interval(1.0, rates.error),
         rates=rates,
         notes=notes + (scope_notes(d, rates) if q.stack == ENGINE else _stack_notes(q, rates)),
-        recommendation=[text for text, _ in advised.values()],
-        recommended_k={batch: k for batch, (_, k) in advised.items()},
+        recommendation=[text for text, _, _ in advised.values()],
+        recommended_k={batch: k for batch, (_, k, _) in advised.items()},
+        prefill=_prefill(q, rates, advised[q.batches[0]][2]) if with_others else None,
+        ways={batch: found for batch, (_, _, found) in advised.items()},
         others=_others(q, memory) if with_others else {},
     )
+
+
+def _prefill(q: WhatIf, rates: RateDraws, found: list[Way]) -> Interval:
+    """Seconds of prefill by the engine, with the cache where the first of these ways keeps it."""
+    known = rates if q.stack == ENGINE else replace(q, stack=ENGINE, posterior=None).rates()
+    return prefill_s(q.deployment, q.context, known, found[0].policy.placement if found else "hbm")
 
 
 def _others(q: WhatIf, memory: Memory) -> dict[str, list[Option]]:

@@ -64,10 +64,10 @@ STACKS = {
         DecodeStack(ENGINE, "a vLLM server", ("dense",), False, "it runs today"),
         DecodeStack(
             KERNELS,
-            "steps by this project's kernels, each one CUDA graph",
+            "this project's",
             ("dense", "sink-window", "blocks"),
             True,
-            "they run from Python, in no server",
+            "from Python, in no server",
             local_tokens=256,
             summary_bytes=260 / 128,
             several_rows=1.17,

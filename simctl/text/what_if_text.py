@@ -14,6 +14,7 @@ from sim.units import about_tokens, format_bytes, format_number, format_range, f
 from simctl.text.heading import grounds, model_title
 from simctl.text.layout import fill
 
+LASTING = ((60.0, "min"), (1.0, "s"), (1e-3, "ms"))
 POOLED = "hierarchy over GPUs"  # evidence that takes a page to explain
 SCREEN = 24  # lines of a terminal
 
@@ -23,8 +24,8 @@ def render(a: Answer, explain: bool = False) -> None:
     q, d = a.question, a.question.deployment
     place = d.placed if d.parallel.parts > 1 or d.parallel.expert else d.gpu.name + (f" x{d.tp}" if d.tp > 1 else "")
     title = f"{model_title(d.model.name)} on {place}, {format_tokens(q.context)} context ({q.context} tokens)"
-    lines = [fill("=> " + text[0].upper() + text[1:], later="   ") for text in a.recommendation]
-    lines += ["", click.style(title, bold=True), _filled(_memory(a))]
+    lines = [fill("=> " + text[0].upper() + text[1:], later="   ", whole=True) for text in a.recommendation]
+    lines += ["", click.style(title, bold=True), _filled(_memory(a) + _session(a))]
     listed = [o for o in a.options if explain or _on_first_screen(a, o)]
     for batch in q.batches:
         lines += ["", f"{f'batch {batch}, reads':<22}{'KV':<4}{'step':>8} {'tok/s [5-95 %]':<18}{'speed-up':<10}binds"]
@@ -77,12 +78,26 @@ def _fitting(notes: list[str], room: int, rest: str) -> list[str]:
 def _memory(a: Answer) -> str:
     """GPU memory left for KV, and the number of sequences that it holds."""
     memory, dense = a.memory, next(o for o in a.options if o.policy.kind == "dense" and o.policy.placement == "hbm")
-    used = f"{format_bytes(memory.weights)} weights + {format_bytes(memory.activations)} activations"
+    used = f"{format_bytes(memory.weights)} weights and {format_bytes(memory.activations)} activations"
     fit = "any number of" if dense.n_max == float("inf") else f"{format_number(dense.n_max, 3)} {format_range(*a.n_max_90)}"
-    return (
-        f"Of {format_bytes(memory.allowed)} usable per GPU, {used} leave {format_bytes(max(0.0, memory.free))} for KV: "
-        f"{fit} sequences of this length (dense)."
-    )
+    return f"Of {format_bytes(memory.allowed)} per GPU {used} leave {format_bytes(max(0.0, memory.free))} for KV: {fit} such sequences."
+
+
+def _session(a: Answer) -> str:
+    """Time to read the prompt, pinned host RAM, and what both cost, of the first batch's best way."""
+    q, found = a.question, a.ways[a.question.batches[0]]
+    if a.prefill is None or not found:
+        return ""
+    way, usd = found[0], q.deployment.gpu.price_per_hour
+    scale, unit = next(each for each in LASTING if a.prefill.point >= each[0] * 10 or each == LASTING[-1])
+    read = f"{a.prefill.point / scale:.3g} {unit} [{_short(a.prefill.low / scale)}-{_short(a.prefill.high / scale)}]"
+    host = q.sequence_bytes(way.policy)[1]
+    pinned = f", {format_bytes(host)} of pinned host RAM" if host else ""
+    cost = ""
+    if usd is not None:
+        per_second = usd * q.deployment.gpus / 3600
+        cost = f", {per_second * a.prefill.point:.2g} USD; then {1e3 * per_second / way.total:.2g} USD for 1,000 tokens ({usd:g} USD/h)"
+    return f" Prefill of one: {read}{pinned}{cost}."
 
 
 def _on_first_screen(a: Answer, o: Option) -> bool:
@@ -94,12 +109,13 @@ def _on_first_screen(a: Answer, o: Option) -> bool:
 
 def _trust(a: Answer) -> str:
     """Evidence behind the rates and their uncertainty, in a sentence."""
-    widths = [_half_width(o.step_s_rates) for o in a.options if o.feasible] or [_half_width(o.step_s_rates) for o in a.options]
+    steps = [o.step_s_rates if o.stack == ENGINE else o.step_s for o in [o for o in a.options if o.feasible] or a.options]
+    widths = [_half_width(each) for each in steps]
     best, worst = _within(min(widths)), _within(max(widths))
     span = best if best == worst else f"{best.removesuffix(worst[-2:])} to {worst}"
     q = a.question
     if q.runner.name != ENGINE:
-        return f"{_capital(q.runner.name)}: {q.runner.what}; {q.runner.available}. {_capital(a.rates.summary)}; steps within {span}."
+        return f"{_capital(q.runner.name)}: {q.runner.what}, {q.runner.available}. {_capital(a.rates.summary)}; steps within {span}."
     return f"{grounds(q.deployment.gpu.name, a.rates.source)}; steps are known to within {span}."
 
 
@@ -167,7 +183,7 @@ def _range(i: Interval) -> str:
 
 def _short(value: float) -> str:
     """Two significant digits, three above 100: the ends of an interval deserve no more."""
-    return f"{value:.0f}" if value >= 100 else f"{value:.2g}"
+    return f"{value:.0f}" if value >= 99.5 else f"{value:.2g}"
 
 
 def _knee(a: Answer) -> str:
