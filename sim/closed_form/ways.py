@@ -74,7 +74,7 @@ def ways(q: WhatIf, batch: int, memory: Memory, rates: RateDraws) -> list[Way]:
 
     found = []
     for policy in map(q.runner.policy, policies(q.budgets)):
-        hbm, host = q.sequence_bytes(policy)
+        hbm, host = q.deployment.request_bytes(q.context, policy)
         no_tier = policy.placement == "host" and (q.deployment.gpu.unified_memory or not host)
         if policy.kind == "sink-window" or q.runner.lacks(policy) or no_tier:
             continue
@@ -174,7 +174,7 @@ def _more_gpus(q: WhatIf, batch: int) -> str:
 
 
 def _fits(q: WhatIf, batch: int) -> bool:
-    return n_max(q.deployment.memory(), q.sequence_bytes(dense())[0]) >= batch
+    return n_max(q.deployment.memory(), q.deployment.request_bytes(q.context, dense())[0]) >= batch
 
 
 def _of_more_gpus(q: WhatIf, leader: Way) -> str:

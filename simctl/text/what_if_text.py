@@ -91,7 +91,7 @@ def _session(a: Answer) -> str:
     way, usd = found[0], q.deployment.gpu.price_per_hour
     scale, unit = next(each for each in LASTING if a.prefill.point >= each[0] * 10 or each == LASTING[-1])
     read = f"{a.prefill.point / scale:.3g} {unit} [{_short(a.prefill.low / scale)}-{_short(a.prefill.high / scale)}]"
-    host = q.sequence_bytes(way.policy)[1]
+    host = q.deployment.request_bytes(q.context, way.policy)[1]
     pinned = f", {format_bytes(host)} of pinned host RAM" if host else ""
     cost = ""
     if usd is not None:

@@ -26,7 +26,7 @@ def test_of_drawn_questions():
         question = WhatIf(Deployment.of(str(model), str(gpu)), context, (batch,), ks, draws=20).settled()
         rates = question.rates()
         best = question.answer(rates).ways[batch]
-        fit = min(batch, int(min(n_max(question.deployment.memory(), question.sequence_bytes(dense())[0]), batch)))
+        fit = min(batch, int(min(n_max(question.deployment.memory(), question.deployment.request_bytes(context, dense())[0]), batch)))
         served = [b / step_seconds(question, dense(), float(b), float(context), rates.point) for b in range(1, fit + 1)]
         assert not served or best[0].total >= max(served) * (1 - 1e-9), (model, gpu, context, batch, ks)
 
