@@ -60,7 +60,7 @@ SMALL: dict[str, str] = {
 }
 _SMALL = [(re.compile(pattern), why) for pattern, why in SMALL.items()]
 
-_DRAFTS = "drafts are simulated for vllm alone: --engine vllm --engine-option draft_tokens=N --engine-option drafter=eagle"
+DRAFTS = "drafts are simulated for vllm alone: --engine vllm --engine-option draft_tokens=N --engine-option drafter=eagle (or mtp)"
 _HOST = "weights in host memory are not simulated; choose GPUs or a dtype whose memory holds them"
 
 
@@ -89,11 +89,11 @@ MOVES: dict[str, tuple[Callable[[str], bool], str]] = {
     "no-kv-offload|nkvo": (_not("false"), "KV in host memory under llama.cpp is not simulated"),
     "tensor-split|ts": (_always, "cards with unequal shares are not simulated"),
     "swa-full|kvu-off": (_not("false"), "windows with the KV of the whole context are not simulated"),
-    "speculative-(?!config).*|num-speculative-tokens": (_always, _DRAFTS),
-    "model-draft|md|draft.*|spec-type|spec-.*": (_always, _DRAFTS),
+    "speculative-(?!config).*|num-speculative-tokens": (_always, DRAFTS),
+    "model-draft|md|draft.*|spec-type|spec-.*": (_always, DRAFTS),
     "enable-hierarchical-cache|hicache-.*": (_not("false"), "KV tiers of SGLang are not simulated; vllm's are: --kv-offloading-size GB"),
     "enable-lmcache|lmcache-.*": (_not("false"), "LMCache under SGLang is not simulated; vllm's host tier is: --kv-offloading-size GB"),
-    "enable-two-batch-overlap|enable-single-batch-overlap|enable-dbo|ubatch-size|dbo-.*": (
+    "enable-two-batch-overlap|enable-single-batch-overlap|enable-dbo|dbo-.*": (
         _not("false", "0"),
         "overlap of two half batches is not simulated",
     ),

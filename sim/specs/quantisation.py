@@ -6,6 +6,7 @@ auto-round, fbgemm_fp8, fp_quant, mxfp8. Embedding, output projection, routers a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -39,9 +40,13 @@ class Quantisation:
     def storage(self, matrix: Matrix, layer: int | None = None) -> Storage:
         """Storage of this matrix of this layer."""
         name = matrix.name
-        if self.tables and name in (EMBEDDING, HEAD) and not self.rules.covers(name, layer):
-            return self.base
-        if matrix.kept or name == EMBEDDING or (name == HEAD and not self.head) or self.rules.covers(name, layer):
+        table = self.tables and name in (EMBEDDING, HEAD)
+        if (
+            matrix.kept
+            or (name == EMBEDDING and not table)
+            or (name == HEAD and not (self.head or table))
+            or self.rules.covers(name, layer)
+        ):
             return PLAIN
         if self.by_module is not None:
             algorithm = self.by_module[0].get(name, layer)
@@ -218,6 +223,9 @@ def _mxfp4(q: Fields) -> Quantisation:
     return Quantisation("mxfp4", storage.MXFP4, _left_out(q, *_IGNORED), _kv(q), only=ModuleRules(["mlp.experts"]))
 
 
+_TABLE = re.compile(r"^(?:language_model\.)?model\.(?=embed_tokens|lm_head)")
+
+
 def _mlx_of(config: Fields) -> Quantisation | None:
     """MLX's `quantization`: groups of `group_size` input channels with a scale and a bias each; modules named in it have fields of their
     own, or false where they stay as they are.
@@ -232,11 +240,11 @@ def _mlx_of(config: Fields) -> Quantisation | None:
 
 def _mlx(q: Fields) -> Quantisation:
     own = {name: value for name, value in q.data.items() if isinstance(value, Mapping)}
-    out = ModuleRules(name for name, value in q.data.items() if value is False)
+    out = ModuleRules(_TABLE.sub("", name) for name, value in q.data.items() if value is False)
     base, groups = _mlx_storage(q), []
     for name, value in own.items():
         each = Fields({"group_size": q.data.get("group_size"), **value}, q.where, f"{q.prefix}.{name}")
-        groups.append((_mlx_storage(each), ModuleRules([name])))
+        groups.append((_mlx_storage(each), ModuleRules([_TABLE.sub("", name)])))
     more = (*groups, (base, ModuleRules(["re:.*"]))) if groups else ()
     return Quantisation("mlx", base, out, None, tables=True, groups=more)
 
