@@ -6,16 +6,18 @@ import sys
 
 import click
 
-from sim.errors import INTERRUPTED, SimctlError, ending
+from sim import termination
+from sim.errors import INTERRUPTED, TERMINATED, SimctlError, ending
 
 
 def call(command: click.Command, program: str) -> None:
     """Run `command` with the arguments of this process; `program` is how its help names it."""
     try:
-        command.main(prog_name=program, standalone_mode=False)
+        with termination.as_interruption():
+            command.main(prog_name=program, standalone_mode=False)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except (click.Abort, KeyboardInterrupt, click.ClickException, SimctlError, OSError) as error:
         code, text = ending(error)
-        click.echo(f"hw: {text}{'; what was measured is kept' if code == INTERRUPTED else ''}", err=True)
+        click.echo(f"hw: {text}{'; what was measured is kept' if code in (INTERRUPTED, TERMINATED) else ''}", err=True)
         sys.exit(code)

@@ -19,6 +19,7 @@ from hw.artifact import SCHEMA, write
 from hw.engines.shapes import shape
 from hw.journal import Journal
 from hw.pace import terminate_as_interrupt
+from sim import termination
 from sim.errors import SimctlError
 
 WRITING_S = 60.0  # an interrupted process ends its server and writes its file
@@ -177,7 +178,12 @@ def run_apart(job: Job, out: Path, *, resume: bool = False, log: Path | None = N
     process = context.Process(target=_child, args=(job, out, resume, log, child_end))
     process.start()
     child_end.close()
-    before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+
+    def hand_on(*_: Any) -> None:
+        termination.note()
+        process.terminate()
+
+    before = signal.signal(signal.SIGTERM, hand_on)
     try:
         result = answer.recv()
     except EOFError:

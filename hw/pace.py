@@ -13,6 +13,8 @@ from typing import Any, TextIO, TypeVar
 
 import numpy as np
 
+from sim import termination
+
 T = TypeVar("T")
 
 
@@ -95,11 +97,7 @@ def terminate_as_interrupt() -> Iterator[None]:
 
     Enter it again after starting an engine: some take the signal over.
     """
-
-    def stop(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, stop)
+    previous = signal.signal(signal.SIGTERM, termination.interrupt)
     try:
         yield
     finally:

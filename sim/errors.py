@@ -3,7 +3,9 @@
 from dataclasses import fields
 from typing import Any
 
-INTERRUPTED = 130
+from sim import termination
+
+INTERRUPTED, TERMINATED = 130, 143
 LONGEST_WORD, LONGEST_LINE = 500, 1900  # characters
 
 
@@ -44,7 +46,7 @@ def ending(error: BaseException) -> tuple[int, str]:
     elif (message := getattr(error, "format_message", None)) is not None:
         code, text = UsageError.exit_code, message()
     else:
-        code, text = INTERRUPTED, "interrupted"
+        code, text = (TERMINATED, "terminated") if termination.came() else (INTERRUPTED, "interrupted")
     return code, _one_line(text)
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from sim.errors import SimctlError, UsageError, ending
+from sim import termination
+from sim.errors import INTERRUPTED, TERMINATED, SimctlError, UsageError, ending
 from sim.specs.lookup import did_you_mean
 from simctl import __version__
 
@@ -56,6 +57,15 @@ class LazyGroup(click.Group):
             raise UsageError(f"no command {args[0]!r}{did_you_mean(args[0], COMMANDS)}; see simctl --help")
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """As click's, without its empty line where nobody has typed Ctrl-C."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            if termination.came():
+                raise click.Abort from None
+            raise
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
@@ -78,13 +88,14 @@ def main(argv: list[str] | None = None) -> Any:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # starting threads takes a tenth of a what-if, and no matrix here is large
     gc.set_threshold(100_000)  # requests are many objects and no circles: looking for those took a quarter of reading a trace
     try:
-        return group.main(args=argv, prog_name="simctl", standalone_mode=False) or 0
+        with termination.as_interruption():
+            return group.main(args=argv, prog_name="simctl", standalone_mode=False) or 0
     except click.exceptions.Exit as stop:
-        sys.exit(stop.exit_code)
+        sys.exit(TERMINATED if stop.exit_code == INTERRUPTED and termination.came() else stop.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         sys.exit(error.exit_code)
-    except (click.Abort, click.ClickException, SimctlError, OSError, OverflowError, MemoryError) as error:
+    except (click.Abort, KeyboardInterrupt, click.ClickException, SimctlError, OSError, OverflowError, MemoryError) as error:
         code, text = ending(error)
         click.echo(f"simctl: {text}", err=True)
         sys.exit(code)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import click
 
 from sim.errors import SimctlError, ending
+from sim.termination import as_interruption
 
 Main = Callable[[Sequence[str]], int]
 
@@ -20,10 +21,11 @@ def program(name: str, wants: str = "") -> Callable[[Main], Main]:
         @functools.wraps(main)
         def run(argv: Sequence[str]) -> int:
             try:
-                return main(argv)
+                with as_interruption():
+                    return main(argv)
             except click.exceptions.Exit as stop:
                 return stop.exit_code
-            except (SimctlError, OSError, click.ClickException) as problem:
+            except (SimctlError, OSError, click.ClickException, KeyboardInterrupt) as problem:
                 code, text = ending(problem)
                 print(f"{name}: {text}", file=sys.stderr)
                 return code

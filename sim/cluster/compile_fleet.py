@@ -13,6 +13,7 @@ from sim.errors import SimctlError, ending
 from sim.rates.serving import NO_HOST
 from sim.specs.models import get_model
 from sim.specs.precision import Precision
+from sim.termination import as_interruption
 from sim.workload.trace import TraceBuilder
 
 
@@ -29,7 +30,8 @@ def main() -> None:
 
 if __name__ == "__main__":
     try:
-        main()
+        with as_interruption():
+            main()
     except (SimctlError, OSError, MemoryError, KeyboardInterrupt) as error:
         code, text = ending(error)
         print(f"compile_fleet: {text}", file=sys.stderr)

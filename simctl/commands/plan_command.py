@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -39,7 +38,6 @@ def command(file: Sequence[Path], **options: Any) -> None:
     """
     from sim.planning.together import together
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is known is printed
     several = [_of_scenario(each, options) for each in file] or [options]
     if len(several) > 1 and options["emit"]:
         raise UsageError("--emit takes one scenario")

@@ -1,0 +1,32 @@
+"""SIGTERM and Ctrl-C at drawn moments: one line, 143 or 130, and of what was to be written all or nothing."""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+SERVED = ("--gpu", "H100", "--model", "Llama-3.1-8B", "--num-prompts", "20000", "--request-rate", "15")
+COMMANDS = {
+    "simulate": ("simulate", *SERVED, "--out", "{}"),
+    "sweep": ("sweep", "latency_against_rate", "-o", "{}.zarr", "--workers", "2"),
+    "plan": ("plan", "--gpu", "H100,A100", "--model", "Llama-3.1-8B", "--request-rate", "40", "--slo", "ttft:p99<500ms"),
+}
+
+
+@pytest.mark.parametrize(("sign", "code", "says"), [("SIGTERM", 143, "terminated"), ("SIGINT", 130, "interrupted")])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_it_ends_in_one_line(tmp_path, name, sign, code, says):
+    command = [sys.executable, "-m", "simctl", *(each.format(tmp_path / "out") for each in COMMANDS[name])]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    time.sleep(1.5 + random.Random(f"{name} {sign}").random())
+    process.send_signal(getattr(signal, sign))
+    _, err = process.communicate(timeout=120)
+    said = [line for line in err.splitlines() if line.strip() and "\r" not in line]
+    assert process.returncode == code, err
+    assert "Traceback" not in err
+    assert said == [f"simctl: {says}"] or (name == "plan" and said), err  # a plan says what is known
+    left = {file.name for file in tmp_path.iterdir()}
+    assert left <= {"out.zarr"}  # a sweep goes on there
