@@ -261,7 +261,7 @@ class Deployment:
                 self.tp,
                 limits.block_size,
                 limits.draft,
-                int(limits.options.get("draft_tokens") or 0),
+                drafts if isinstance(drafts := limits.options.get("draft_tokens"), int) else 0,  # another type is refused by the engine
                 self.caches_prefixes,
                 limits.kv_offloading_size is not None,  # a connector takes one group
                 limits.engine == "vllm" and numbers(limits.engine_version) < PADS_PAGES,

@@ -23,6 +23,16 @@ FORMATS: dict[str, tuple[str, str, str]] = {
     "custom": ("sim.workload.texts", "load_custom", "vLLM's custom JSON lines of prompts; no arrival times"),
     "servegen": ("sim.workload.servegen", "load_servegen", "ServeGen client files (a folder): distributions to draw from"),
     "log": ("calibrate.logs.read", "load_log", "a benchmark's result, known by its content, or a CSV of one row a request"),
+    "otel": (
+        "sim.workload.otel",
+        "load_otel",
+        "OpenTelemetry's GenAI spans, OTLP as JSON: calls by their start, conversations as sessions",
+    ),
+    "weka": (
+        "sim.workload.weka",
+        "load_weka",
+        "WEKA's agent traces, JSON: sessions of calls with hashes of 64-token blocks, subagents beside",
+    ),
     "agents": ("sim.workload.agents", "load_agents", "recorded agent sessions, JSON lines of turns"),
 }
 # what some formats alone leave open: option -> those formats

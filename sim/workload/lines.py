@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import UsageError
+from sim.files import text_of
 from sim.json_text import read_json
 
 MAX_LINE_BYTES = 64 * 2**20  # a prompt of 8M token ids fits; a file that is one endless line does not
@@ -48,6 +49,26 @@ def numbered_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         if not isinstance(value, dict):
             raise UsageError(f"{path.name}: line {number}: expected a JSON object, got {type(value).__name__}")
         yield number, value
+
+
+def objects_of(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(place, JSON object) of a file that is one object over several lines, a list of them, or JSON lines. Errors as numbered_objects."""
+    number, first = next(numbered_lines(path), (1, ""))
+    try:
+        lines = isinstance(read_json(first, _DECODED), dict)
+    except ValueError:
+        lines = False
+    if lines:
+        yield from ((f"line {number}", value) for number, value in numbered_objects(path))
+        return
+    try:
+        whole = read_json(text_of(path, MAX_LINE_BYTES, path.name), _DECODED)
+    except ValueError as error:
+        raise UsageError(f"{path.name}: line {number}: not a JSON object ({_reason(error)})") from None
+    for i, each in enumerate(whole if isinstance(whole, list) else [whole]):
+        if not isinstance(each, dict):
+            raise UsageError(f"{path.name}: item {i}: expected an object, got {type(each).__name__}")
+        yield f"item {i}", each
 
 
 def check_text(record: dict[str, Any], where: str) -> None:
