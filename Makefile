@@ -12,6 +12,7 @@ help:
 	@echo 'make demo             install the base, answer: can a 24 GB A10 serve a million tokens? And a report'
 	@echo 'make test             install what the tests need, lint, test'
 	@echo 'make test-all         the slow tests, too; make test-vllm, test-sglang: against the engines'
+	@echo 'make nightly          the checks that take hours, and a table of their results, docs/log/nightly.md'
 	@echo 'make loop             measure this CPU, calibrate, predict, measure again'
 	@echo 'make bench-sim        speed of the simulator; also bench-curve, -start, -plan, -sweep, -calibrate, -peers'
 	@echo 'make routing          the published routing study, simulated (270 runs, a minute on two cores)'
@@ -209,3 +210,8 @@ ablate: $(VENV)/.test
 .PHONY: rates
 rates: $(VENV)/.test
 	$(BIN)/python -m studies.rates $(if $(TABLES),--tables $(TABLES))
+
+# The checks that take hours, and one table of their results: docs/log/nightly.md, to be committed.
+.PHONY: nightly
+nightly: $(VENV)/.test compile
+	$(BIN)/python -m studies.nightly

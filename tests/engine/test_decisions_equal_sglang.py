@@ -70,7 +70,7 @@ def workloads(draw: st.DrawFn) -> Workload:
 
 @pytest.mark.sglang
 @pytest.mark.filterwarnings("ignore")  # the engine's own imports
-@over_workloads(1500)
+@over_workloads(2000)
 @given(workloads())
 def test_every_iteration_is_decided_alike(workload: Workload) -> None:
     logging.disable(logging.CRITICAL)  # the engine warns of every retraction

@@ -1,6 +1,7 @@
 """Files, options and HTTP requests damaged at random are answered, or refused in one line: no traceback, hang or gigabyte, nothing left."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -42,7 +43,7 @@ def test_the_many_are_fifty_thousand():
 def test_many_in_bounded_memory(kind):
     """In a process of its own, whose memory is limited and known."""
     count = MANY.get(kind, 4000)
-    command = [sys.executable, "-W", "always", "-m", "tests.hostile.many", kind, str(count), "1"]
+    command = [sys.executable, "-W", "always", "-m", "tests.hostile.many", kind, str(count), os.environ.get("HOSTILE_SEED", "1")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout)
