@@ -1,6 +1,7 @@
 """Summary tables of docs/accuracy.md: held-out step times from the packaged posteriors, served errors from docs/data/validate.csv.
 
 python docs/accuracy.py --validate    run `simctl validate` anew, with --left-out, too, and rewrite docs/data/*.csv (some minutes)
+python docs/accuracy.py --left-out    the same of `simctl validate --left-out` alone
 python docs/accuracy.py --write       put the tables into the page
 """
 
@@ -93,13 +94,21 @@ def left_out_table(rows: list[Score]) -> str:
 
 
 def by_load_table(rows: list[Score]) -> str:
-    """Shares of requests (%) inside their 90 % interval by what was left out and kind of load: of TTFT, of E2EL; and servers."""
+    """Shares of requests (%) inside their 90 % interval by what was left out and kind of load: of TTFT, of E2EL; servers; and the share of
+    means, medians and P99s (%) inside theirs.
+    """
     cells = {(row["left_out"], row["load"], row["metric"]): 100 * float(row["coverage"]) for row in rows}
     servers = {(row["left_out"], row["load"]): float(row["servers"]) for row in rows if "servers" in row}
+    held: dict[tuple[str, str], tuple[int, int]] = {}
+    for row in rows:
+        if row.get("figures"):
+            inside, of = held.get(key := (row["left_out"], row["load"]), (0, 0))
+            held[key] = inside + int(row["figures_inside"]), of + int(row["figures"])
     loads = [load for load in LOADS if any(key[1] == load for key in cells)]
     part_rows = []
     for part in dict.fromkeys(row["left_out"] for row in rows):
-        found = ([*(cells.get((part, load, metric)) for metric in LISTED), servers.get((part, load))] for load in loads)
+        shares = {load: 100 * inside / of for load in loads for inside, of in [held.get((part, load), (0, 0))] if of}
+        found = ([*(cells.get((part, load, m)) for m in LISTED), servers.get((part, load)), shares.get(load)] for load in loads)
         part_rows.append((part, *("/".join(f"{v:.0f}" for v in pair if v is not None) for pair in found)))
     return table(("left out", *loads), part_rows)
 
@@ -152,6 +161,7 @@ def validated() -> None:
 def main(arguments: list[str]) -> None:
     if "--validate" in arguments:
         validated()
+    if {"--validate", "--left-out"} & set(arguments):
         left_out()
     body = PAGE.read_text(encoding="utf-8")
     for name, content in tables().items():

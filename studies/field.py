@@ -23,6 +23,7 @@ import yaml
 
 from sim.errors import SimctlError
 from sim.files import package_path
+from sim.results.intervals import combined
 from studies.program import program
 
 CELLS = "data/reference/field.yaml"
@@ -74,9 +75,9 @@ def compared(cell: Mapping[str, Any], answer: Mapping[str, Any]) -> list[Compare
 
 
 def interval(answer: Mapping[str, Any], figure: str) -> tuple[float, float]:
-    """What another server would show nine times in ten: the wider of the two intervals on either side; NaN where there is none."""
-    both = [answer[kind][figure] for kind in ("run_noise_90", "rates_90") if figure in answer.get(kind, {})]
-    return (min(low for low, _ in both), max(high for _, high in both)) if both else (float("nan"), float("nan"))
+    """What another server would show nine times in ten (sim.results.intervals.combined); NaN where there is no interval."""
+    parts = ({figure: tuple(answer[kind][figure])} if figure in answer.get(kind, {}) else {} for kind in ("run_noise_90", "rates_90"))
+    return combined(answer, *parts).get(figure, (float("nan"), float("nan")))
 
 
 def asked(cell: Mapping[str, Any]) -> dict[str, Any]:

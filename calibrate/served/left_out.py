@@ -28,6 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.measured_files import engine_grids
+from calibrate.served.figures import FigureScore, figure_scores
+from calibrate.served.overhead import ServedRates
 from calibrate.served.replay import METRICS, replay
 from calibrate.served.runs import Experiment, ServedRun
 from calibrate.served.scores import Score, if_right, places, score
@@ -59,13 +61,14 @@ LONG_TOKENS = 8192  # of a mean prompt
 LEAST_REQUESTS = 20
 LEFT_OUT = "left out"  # origin of a GPU whose own files are not to be found
 REFIT_DRAWS = 200
-WIDE_DRAWS = 4  # times the draws of a run that something was learnt from
+WIDE_DRAWS = 2  # times the draws of a run that something was learnt from
 
 
 @dataclass(frozen=True)
 class LeftOut:
     """Scores of one load of a run, predicted without what is left out (of PARTS or KINDS); `load` is its kind, of LOADS.
 
+    `figures` are the load's means and percentiles beside their intervals, as simulations print them.
     By metric: the place of each request in its predicted distribution (PIT), and the shares of requests inside their 90 % interval were
     the predictions right [draw].
     """
@@ -76,6 +79,7 @@ class LeftOut:
     load: str = "high"
     places: Mapping[str, Array] = field(default_factory=dict)
     right: Mapping[str, Array] = field(default_factory=dict)
+    figures: tuple[FigureScore, ...] = ()
 
 
 def left_out(run: ServedRun, draws: int, unseen: bool = False) -> Iterator[LeftOut]:
@@ -86,9 +90,10 @@ def left_out(run: ServedRun, draws: int, unseen: bool = False) -> Iterator[LeftO
     draws *= WIDE_DRAWS if unseen else 1
     others = without(run.deployment, packaged_seen())
     known = load_rates(run.deployment, seen=others)
-    overhead = packaged_overhead((run.gpu.name, run.name))  # of vLLM: any other engine is left out whole
-    if overhead is None:
+    others_overhead = packaged_overhead((run.gpu.name, run.name))  # of vLLM: any other engine is left out whole
+    if others_overhead is None:
         raise UsageError("no packaged serving overhead")
+    overhead = others_overhead.elsewhere(None)  # as simulations have it: of a host never seen, of any provider
     loads = [e for e in run.experiments if e.kind != "ladder" and not e.replicate and len(e.ttft_s) >= LEAST_REQUESTS]
     missing = outside_measured(known.source, run.gpu.name, run.precision.weights, run.tp, "", run.model.name)
     named = {"dtype": "dtype", "tp": "tp", "model": _of_model(run, known.source.models)}
@@ -188,4 +193,5 @@ def _scored(
         scores = tuple(s for s in score(load, predicted, *noise) if s.metric in METRICS)
         place = {m: places(getattr(load, m), predicted, m, *noise) for m in METRICS}
         right = {m: if_right(load, predicted, m, *noise) for m in METRICS}
-        yield LeftOut(part, f"{run.gpu.name} {run.name}", scores, kind_of_load(load, run), place, right)
+        found = tuple(figure_scores(run, load, ServedRates(served, host, overhead), predicted))
+        yield LeftOut(part, f"{run.gpu.name} {run.name}", scores, kind_of_load(load, run), place, right, found)

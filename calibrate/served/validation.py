@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
+from calibrate.served.figures import FigureScore, figure_scores
 from calibrate.served.host_fit import learn_host
 from calibrate.served.overhead import ServedRates, as_learnt, fit_overhead, transferred
 from calibrate.served.replay import METRICS, Prediction, replay
@@ -19,8 +20,10 @@ from sim.rates.host import Host
 from sim.rates.load import load_rates
 from sim.rates.priors import flops_for
 from sim.rates.serving import ServingOverhead, packaged_overhead
+from sim.results.chance import STAGES
+from sim.study.simulate import DEFAULT_DRAWS
 
-RATE_DRAWS = 200  # to solve decode windows at; only as many as asked for are replayed
+RATE_DRAWS = STAGES[-1]  # as simulate has; only as many as asked for are replayed
 FIRST_SHARE, FIRST_LEAST = 0.1, 20  # of a log's requests that are learnt from, by default
 SOON = 0.05  # share of prompts answered below their roofline that is worth a word
 SAY = "say --log-option assume-prefix=N, or give prefix_ids"
@@ -34,7 +37,7 @@ class ValidationSettings:
 
     posterior: Path | None = None
     rates: RateDraws | None = None  # instead of those of a posterior
-    draws: int = 16
+    draws: int = DEFAULT_DRAWS
     overhead: ServingOverhead | None = None  # taken as it is
     transferred: bool = False  # the packaged overhead taken as it is, of a host never seen
     host: Host | None = None  # the packaged overhead of this host
@@ -52,6 +55,7 @@ class ValidationReport:
     scores: list[Score]
     replicates: list[Replicates]
     notes: tuple[str, ...]
+    figures: list[FigureScore] = field(default_factory=list)  # of whole loads
 
 
 def validate(run: ServedRun, settings: ValidationSettings) -> ValidationReport:
@@ -89,7 +93,9 @@ def _report(
     apart = replicates(run.experiments)
     floors, o = {each.experiment: each.floor for each in apart}, served.overhead
     scores = [s for e, predicted in pairs for s in score(e, predicted, o.noise, o.run_noise, floors.get(e.load))]
-    return ValidationReport(run, served, pairs, scores, apart, (*run.notes, *notes))
+    wholes = [each for each in pairs if any(each[0] is e for e in run.experiments) and len(each[1].times["ttft_s"]) > 1]
+    figures = [found for e, predicted in wholes for found in figure_scores(run, e, served, predicted)]
+    return ValidationReport(run, served, pairs, scores, apart, (*run.notes, *notes), figures)
 
 
 def _rates(run: ServedRun, settings: ValidationSettings, draws: int) -> RateDraws:

@@ -140,6 +140,19 @@ def around(summary: Mapping[str, float | int], intervals: Mapping[str, Interval]
     }
 
 
+def combined(summary: Mapping[str, float | int], noise: Mapping[str, Interval], known: Mapping[str, Interval]) -> dict[str, Interval]:
+    """What another server would show nine times in ten: both intervals about a figure, in quadrature of logarithms on either side."""
+    out: dict[str, Interval] = {}
+    for name in noise.keys() | known.keys():
+        value, both = float(summary.get(name, math.nan)), [each[name] for each in (noise, known) if name in each]
+        if len(both) < 2 or not (value > 0.0 and min(low for low, _ in both) > 0.0):
+            out[name] = (min(low for low, _ in both), max(high for _, high in both))
+            continue
+        below, above = (math.hypot(*(math.log(each[end] / value) for each in both)) for end in (0, 1))
+        out[name] = (value * math.exp(-below), value * math.exp(above))
+    return out
+
+
 def block_intervals(record: RunRecord) -> dict[str, Interval]:
     """Intervals of TTFT, TPOT and E2EL figures from this run alone, by a block bootstrap with a fixed seed.
 

@@ -45,7 +45,7 @@ LEARNT_FROM = (
 @host_option
 @click.option("--posterior", type=click.Path(path_type=Path), metavar="FILE", help="Rates from this posterior. [default: the packaged one]")
 @log_options(*LEARNT_FROM)
-@click.option("--draws", type=click.IntRange(0, 1000), default=16, show_default=True, help="Draws of the rates behind the intervals.")
+@click.option("--draws", type=click.IntRange(0, 1000), default=20, show_default=True, help="Draws of the rates behind the intervals.")
 @click.option(
     "--save-overhead",
     metavar="FILE",

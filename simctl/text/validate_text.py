@@ -15,6 +15,7 @@ from sim.units import format_seconds
 from simctl.text.layout import aligned, fill, wrapped
 
 if TYPE_CHECKING:
+    from calibrate.served.figures import FigureScore
     from calibrate.served.left_out import LeftOut
     from calibrate.served.replay import Prediction
     from calibrate.served.runs import Experiment
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from calibrate.served.validation import ValidationReport
 
 LABEL = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2el_s": "E2EL", "p99_ttft_s": "p99 TTFT"}
+MOST_LOADS = 2  # whose figures are printed
 NAME = 15  # characters of an experiment's name
 BOUND_BELOW_FLOOR = "* MISS, replicate floor above: replicates lie so far apart that a prediction of their median would miss, too."
 
@@ -63,7 +65,7 @@ def render(report: ValidationReport) -> None:
     ]
     for line in lines:
         click.echo(fill(line))
-    for line in ("", *score_table(report.scores), *_covered(report), *replicate_table(report.replicates)):
+    for line in ("", *score_table(report.scores), *_covered(report), *figure_lines(report.figures), *replicate_table(report.replicates)):
         click.echo(line)
     cached = [(e.name, *_cached(e, predicted)) for e, predicted in report.pairs if e.cached_tokens is not None]
     if cached:
@@ -90,6 +92,23 @@ def score_table(scores: list[Score]) -> list[str]:
         for s in scores
     ]  # fmt: skip
     return aligned(head, rows, left=2, gap=1)
+
+
+def figure_lines(figures: list[FigureScore]) -> list[str]:
+    """Lines of the figures of up to MOST_LOADS whole loads beside the intervals that `simulate` prints of them, and how many are inside."""
+    if not figures:
+        return []
+    held = f"figures in their 90 % (mean, median and P99 of whole loads): {sum(f.inside for f in figures)} of {len(figures)}"
+    if len({f.experiment for f in figures}) > MOST_LOADS:
+        return [held]
+    head = ("experiment", "figure (ms)", "measured", "predicted", "90 %", "")
+    name = _shortened(f.experiment for f in figures)
+    rows = [
+        (name[f.experiment], f.figure.removesuffix("_ms").replace("_", " "), f"{f.measured:.4g}", f"{f.predicted:.4g}",
+         "{:.4g}-{:.4g}".format(*f.both_90), "" if f.inside else "outside")
+        for f in figures
+    ]  # fmt: skip
+    return ["", *aligned(head, rows, left=2, gap=1), held]
 
 
 def replicate_table(replicates: list[Replicates]) -> list[str]:
@@ -166,6 +185,7 @@ def as_dict(report: ValidationReport) -> dict[str, Any]:
             if e.cached_tokens is not None
         ],
         "reliability": {"level": list(LEVELS)} | {name: share.tolist() for name, share in within.items()},
+        "figures": [asdict(f) | {"inside": f.inside} for f in report.figures],
         "replicates": [asdict(r) | {"floor": r.floor} for r in report.replicates],
         "distributions": [{"experiment": e.name, "level": list(QUANTILES), **distributions(e, predicted)} for e, predicted in report.pairs],
         "scores": [
@@ -221,7 +241,9 @@ def left_out_cells(found: list[LeftOut]) -> list[dict[str, Any]]:
         for metric, share in coverage(here).items():
             own = [s for s in here if s.metric == metric]
             counts = {"servers": len({each.run for each in cell}), "loads": len(own), "requests": sum(s.requests for s in own)}
-            figures = {"median_abs": median(s.median_abs for s in own), "coverage": share}
+            of_metric = [f for each in cell for f in each.figures if f.figure.split("_")[1] == metric.removesuffix("_s")]
+            inside = {"figures": len(of_metric), "figures_inside": sum(f.inside for f in of_metric)}
+            figures = {"median_abs": median(s.median_abs for s in own), "coverage": share} | inside
             low, high = np.quantile(_by_chance(cell, metric), [0.05, 0.95]).tolist()
             rows.append({"left_out": part, "load": load, "metric": metric} | counts | figures | {"right_low": low, "right_high": high})
     return rows
@@ -250,6 +272,7 @@ def left_out_cells_table(found: list[LeftOut]) -> str:
         right = f"{100 * cell['right_low']:.0f}-{100 * cell['right_high']:.0f}%"
         rows.append((cell["left_out"], cell["load"], LABEL[cell["metric"]], *counts, _percent(cell["median_abs"]),
                      f"{100 * cell['coverage']:.0f}%", right, mark))  # fmt: skip
+    of, inside = (sum(cell[name] for cell in cells) for name in ("figures", "figures_inside"))
     lines = aligned(("left out", "load", "metric", "servers", "loads", "n", "median", "in 90%", "if right", ""), rows, left=3)
     for metric in ("ttft_s", "e2el_s"):
         shares = np.array([cell["coverage"] for cell in cells if cell["metric"] == metric])
@@ -262,6 +285,8 @@ def left_out_cells_table(found: list[LeftOut]) -> str:
                 f"{LABEL[metric]}: {held} of {len(shares)} cells hold {low:.0%} to {high:.0%} ({few} to {many} would if right), "
                 f"least {min(shares):.0%}"
             )
+    if of:
+        lines.append(f"figures (mean, median and P99 of loads): {inside} of {of} inside what simulate prints")
     return "\n".join(lines)
 
 
