@@ -108,7 +108,8 @@ def _after_entrypoint(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _model_of(root: Mapping[str, Any]) -> list[str]:
-    uri = str((root.get("modelArtifacts") or {}).get("uri", ""))
+    artifacts = root.get("modelArtifacts")
+    uri = str(artifacts.get("uri", "")) if isinstance(artifacts, dict) else ""
     return [re.sub(r"^(?:hf|pvc\+hf)://", "", uri)] if uri else []
 
 
@@ -142,7 +143,7 @@ def _production_stack(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
             raise UsageError(f"{name}: servingEngineSpec.modelSpec[{i}] must be a mapping")
         services[str(model.get("name", f"model-{i}"))] = _of_model_spec(name, f"servingEngineSpec.modelSpec[{i}]", model)
     routing = (values.get("routerSpec") or {}).get("routingLogic") if isinstance(values.get("routerSpec"), dict) else None
-    return {"services": services} | ({"router": ROUTING[routing]} if routing in ROUTING else {})
+    return {"services": services} | ({"router": ROUTING[str(routing)]} if str(routing) in ROUTING else {})
 
 
 def _of_model_spec(name: str, place: str, model: Mapping[str, Any]) -> dict[str, Any]:

@@ -334,7 +334,8 @@ def _around(name: str, document: Any, found: Found) -> None:
         if (most := str(each.get("simctl/max-prompt-tokens", ""))).isdigit():
             found.options.setdefault("max_prompt_tokens", int(most))
         if (said := each.get("environment") or each.get("env")) and commands_of(name, each):
-            listed = said if isinstance(said, dict) else [v.get("name", "") if isinstance(v, dict) else v for v in said]
+            every = said if isinstance(said, dict | list) else [said]
+            listed = [each.get("name", "") if isinstance(each, dict) else each for each in every]
             names = [match[1] for variable in listed if (match := VARIABLES.match(str(variable)))]
             found.unused += [variable for variable in names if variable not in MORE_ARGUMENTS]
         own = each if isinstance(each.get("replicas"), int) else each.get("deployment_config") or each.get("deploy") or each

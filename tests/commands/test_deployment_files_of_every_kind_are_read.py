@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -252,3 +253,61 @@ def test_the_gpu_is_asked_for_once_and_three_lines_say_what_was_taken(tmp_path):
     both = run("simulate", "--fleet", str(FILES / "dynamo.yaml"), "--gpu", "H100", "--num-prompts", "8")
     assert both.code == 2
     assert "--gpu: with --fleet, a pool of dynamo.yaml says that" in both.stderr
+
+
+DOCUMENTS = [file.name for file in sorted(FILES.iterdir()) if file.suffix in (".yaml", ".yml")]
+ODD = [
+    None,
+    True,
+    0,
+    -1,
+    3.5,
+    "",
+    "x y",
+    [],
+    {},
+    [None],
+    [[1]],
+    {"a": None},
+    "${A}",
+    "'",
+    ["--model"],
+    {"command": ["vllm", "serve", "a/b"]},
+]
+KEYS = [
+    "command",
+    "args",
+    "replicas",
+    "prefill",
+    "env",
+    "image",
+    "resources",
+    "parallelism",
+    "autoscaling_config",
+    "engine_kwargs",
+    "devices",
+]
+
+
+def places(value, path=()):
+    """Paths of all values inside a document."""
+    for key, each in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield (*path, key)
+        yield from places(each, (*path, key))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(name=st.sampled_from(DOCUMENTS), at=st.floats(0, 1, exclude_max=True), odd=st.sampled_from(ODD), key=st.sampled_from([None, *KEYS]))
+def test_any_value_anywhere_is_read_or_a_usage_error(name, at, odd, key, tmp_path):
+    document = yaml.safe_load((FILES / name).read_text())
+    every = list(places(document))
+    *path, last = every[int(at * len(every))]
+    holder = document
+    for each in path:
+        holder = holder[each]
+    holder[key if key and isinstance(holder, dict) else last] = odd
+    file = tmp_path / name
+    file.write_text(yaml.safe_dump(document))
+    for reading in (lambda: read_deployment(file), lambda: pools_of(file, file.read_text())):
+        with contextlib.suppress(UsageError):
+            reading()
