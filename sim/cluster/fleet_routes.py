@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sim.cluster.fleet_state as on
 from sim.cluster.fleet_state import FleetCore
+from sim.cluster.policies import DRAW_BITS
 
 
 def pick(f: FleetCore, call: int) -> int:
@@ -64,7 +65,8 @@ def uncount(f: FleetCore, call: int) -> None:
 
 def remember_sent(f: FleetCore, call: int, chosen: int) -> None:
     """A replica is sent the blocks of a call; beyond REMEMBERS those go that were sent longest ago. The calls sent to it, in order, name
-    its blocks by when they were sent, but for those that were sent again.
+    its blocks by when they were sent, but for those that were sent again. Blocks that no other call asks for come behind the others of
+    their call, and are counted.
     """
     c, calls, loads, number, load, own = f.c, f.calls, f.loads, call * on.CALL, chosen * on.LOAD, chosen * f.c[on.NAMES]
     calls[number + on.STAMP] = c[on.STAMPS]
@@ -75,6 +77,7 @@ def remember_sent(f: FleetCore, call: int, chosen: int) -> None:
             f.holders[name] |= 1 << chosen
             loads[load + on.REMEMBERED] += 1
         f.stamps[own + name] = c[on.STAMPS]
+    loads[load + on.REMEMBERED] += calls[number + on.OWN]
     if loads[load + on.OLDEST] < 0:
         loads[load + on.OLDEST] = call
     else:
@@ -83,7 +86,11 @@ def remember_sent(f: FleetCore, call: int, chosen: int) -> None:
     while loads[load + on.REMEMBERED] > c[on.REMEMBERS]:
         oldest, place = loads[load + on.OLDEST] * on.CALL, loads[load + on.OLDEST_PLACE]
         if place == calls[oldest + on.DEPTH]:
-            loads[load + on.OLDEST], loads[load + on.OLDEST_PLACE] = calls[oldest + on.LATER], 0
+            forgotten = min(calls[oldest + on.OWN], loads[load + on.REMEMBERED] - c[on.REMEMBERS])
+            calls[oldest + on.OWN] -= forgotten
+            loads[load + on.REMEMBERED] -= forgotten
+            if not forgotten:
+                loads[load + on.OLDEST], loads[load + on.OLDEST_PLACE] = calls[oldest + on.LATER], 0
             continue
         name = f.core.names[calls[oldest + on.FIRST_NAME] + place]
         loads[load + on.OLDEST_PLACE] += 1
@@ -130,22 +137,32 @@ def choose(f: FleetCore, number: int, prompt: int) -> int:
         return other if loads[other * on.LOAD + on.REQUESTS] < loads[one * on.LOAD + on.REQUESTS] else one
     end = c[on.REPLICAS] * on.LOAD
     if policy == on.PREFIX_AFFINITY or policy == on.UNIFIED:
-        most, total = 0, 0
+        most, tied, total = 0, 0, 0
         for load in range(0, end, on.LOAD):
             total += loads[load + on.REQUESTS]
             if loads[load + on.KNOWN] > loads[most + on.KNOWN]:
-                most = load
+                most, tied = load, 0
+            tied += loads[load + on.KNOWN] == loads[most + on.KNOWN]
         limit = f.x[on.OVERLOAD] * (total / c[on.REPLICAS])
         if policy == on.PREFIX_AFFINITY:
             limit = max(limit, 1.0)
-        if loads[most + on.KNOWN] and loads[most + on.REQUESTS] <= limit:
+        known, before = loads[most + on.KNOWN], f.calls[drawn + on.DRAW] * tied >> DRAW_BITS
+        while before:
+            most += on.LOAD
+            before -= loads[most + on.KNOWN] == known
+        if known and loads[most + on.REQUESTS] <= limit:
             return most // on.LOAD
         f.calls[number + on.DECISION] = 1
-    best, least, few = 0, score_of(f, 0, prompt), loads[on.REQUESTS]
+    best, least, few, tied = 0, score_of(f, 0, prompt), loads[on.REQUESTS], 1
     for load in range(on.LOAD, end, on.LOAD):
-        score = score_of(f, load, prompt)
-        if score < least or (policy == on.PENDING_TOKENS and score == least and loads[load + on.REQUESTS] < few):
-            best, least, few = load, score, loads[load + on.REQUESTS]
+        score, requests = score_of(f, load, prompt), loads[load + on.REQUESTS]
+        if score < least or (policy == on.PENDING_TOKENS and score == least and requests < few):
+            best, least, few, tied = load, score, requests, 0
+        tied += score == least and (policy != on.PENDING_TOKENS or requests == few)
+    before = f.calls[drawn + on.NEXT_DRAW] * tied >> DRAW_BITS
+    while before:
+        best += on.LOAD
+        before -= score_of(f, best, prompt) == least and (policy != on.PENDING_TOKENS or loads[best + on.REQUESTS] == few)
     return best // on.LOAD
 
 

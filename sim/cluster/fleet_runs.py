@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 import sim.cluster.fleet_state as on
 from sim.cluster import fleet_core as plain
 from sim.cluster.fleet_state import FleetCore
-from sim.cluster.policies import PowerOfTwo
+from sim.cluster.policies import PowerOfTwo, drawn
 from sim.cluster.pools import MOST
 from sim.cluster.router import make_router, router_options
 from sim.engine import compiled as compiler
@@ -72,7 +72,7 @@ def covers_router(router: str, options: Mapping[str, Any], replicas: int, config
 def _remembers(options: Mapping[str, Any], config: EngineConfig, shared: Chains | None) -> int:
     """Blocks of a replica that a router remembers; 0 where that is all there are."""
     most = options.get("remembers") or config.num_gpu_blocks
-    return most if shared is not None and shared.distinct > most else 0
+    return most if shared is not None and shared.blocks > most else 0
 
 
 def serve_calls(
@@ -138,7 +138,8 @@ def _state(
     calls[np.isnan(trace.arrival_s), on.WAITS] = 1
     names, remembers = np.zeros(0, dtype=np.int64), _remembers(options, config, shared)
     if shared is not None:
-        names, calls[:, on.FIRST_NAME], calls[:, on.DEPTH] = shared.names, shared.begins, shared.lengths if remembers else shared.depths
+        names, calls[:, on.FIRST_NAME], calls[:, on.DEPTH] = shared.names, shared.begins, shared.depths
+        calls[:, on.OWN] = shared.lengths - shared.depths
         if config.enable_prefix_caching:
             q["names"], q["depth"] = shared.begins, shared.depths
     if replicas > 1:
@@ -194,12 +195,14 @@ def rank(requests: NDArray[Any], trace: Trace, config: EngineConfig) -> None:
 
 
 def _draws(router: str, replicas: int, options: Mapping[str, Any], count: int) -> Ints:
-    """Random draws of a router for each pick, whatever the loads: [count, 2] replicas."""
+    """Random draws of a router for each pick, whatever the loads: [count, 2] replicas, or draws for ties."""
+    if on.ROUTES[router] not in (on.POWER_OF_TWO, on.DRAWN):
+        return drawn(options.get("seed", 0), count)
     found = np.zeros((count, 2), dtype=np.int64)
     if on.ROUTES[router] == on.POWER_OF_TWO:
         policy = PowerOfTwo(seed=options.get("seed", 0))
         found[:] = [policy.draw(replicas) for _ in range(count)]
-    elif on.ROUTES[router] == on.DRAWN:
+    else:
         picks, up, nothing = make_router(router, replicas, 0, 0, options), list(range(replicas)), None
         found[:, 0] = [picks.pick(nothing, up, 0) for _ in range(count)]  # type: ignore[arg-type]  # it does not look at the request
     return found

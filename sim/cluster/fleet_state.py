@@ -26,10 +26,11 @@ GO_ON, ARRIVE, CANCEL, CACHED = range(4)  # values of ACTION
 REQUEST_S, SERIAL_S, PROMPT_TOKEN_S, RESPONSE_S, TOKEN_S, OVERLOAD, DECODE_WEIGHT, IDLE_SCORE = range(8)
 # `calls`: CALL numbers each
 _places = count()
-FOLLOWER, WAITS, FIRST_NAME, DEPTH, DRAW, NEXT_DRAW = (next(_places) for _ in range(6))  # draws of routers that look at no load
+FOLLOWER, WAITS, FIRST_NAME, DEPTH, DRAW, NEXT_DRAW = (next(_places) for _ in range(6))  # replicas drawn, or draws for ties
 REPLICA, REACHED, DECISION, NEW, BEHIND = (next(_places) for _ in range(5))  # NEW: its prompt tokens that count as pending
 LOADS = next(_places)  # whether its replica's load has it: NOT_YET, ITS_OWN or NEVER_MORE
 STAMP, LATER = (next(_places) for _ in range(2))  # blocks sent before its own; the next call sent to its replica
+OWN = next(_places)  # blocks that only this call asks for; of those, later, what the router remembers
 SOURCE, BROUGHT = (next(_places) for _ in range(2))  # replica from which KV comes, and blocks of the prompt that it has there
 CALL = next(_places)
 NOT_YET, ITS_OWN, NEVER_MORE = range(3)

@@ -8,7 +8,8 @@
     LMetric          least (pending_prefill + new_uncached + decode_weight * ongoing_decode) * max(num_requests, 1), in tokens but the last
     Unified          prefix affinity likewise, else LMetric
 
-Ties go to the lowest index where nothing else is said. Formulas and weights: package data reference/routing, scoring_formulas.csv and
+Ties are broken at random, with the first of the two `draws` of a pick where most is known, and the second where least is to do: as deployed
+routers do, and as equal replicas get equal shares. Formulas and weights: package data reference/routing, scoring_formulas.csv and
 workload_setup.csv. Its B' is LMetric here; B, with the error that an idle replica scores nought whatever the prompt, is
 `idle_scores_zero`; the original is that with `decode_weight` 0. What it calls ongoing tokens are the prompts of the requests in flight, as
 its race fix adds them. Its counter of recent migrations is left out: no request migrates here.
@@ -17,12 +18,18 @@ its race fix adds them. Its counter of recent migrations is left out: no request
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 OVERLOAD_FACTOR = 1.3
 DECODE_WEIGHT = 0.01
 AFFINITY, FALLBACK = "affinity", "fallback"
+DRAW_BITS = 32
+FIRST = (0, 0)  # draws by which the first of equals is chosen
 
 
 @dataclass(slots=True)
@@ -34,8 +41,9 @@ class Load:
     ongoing_tokens: int = 0
 
 
-Choice = Callable[[Sequence[Load], Sequence[int], Sequence[int]], int]
-"""Place of the chosen replica, from their loads, the prompt's first blocks known to each, and its tokens new to each.
+Draws = Sequence[int]  # two of DRAW_BITS random bits each, new ones for each pick
+Choice = Callable[[Sequence[Load], Sequence[int], Sequence[int], Draws], int]
+"""Place of the chosen replica, from their loads, the prompt's first blocks known to each, its tokens new to each, and draws for ties.
 
 In `decision` it names the way in which its latest choice was made.
 """
@@ -45,8 +53,8 @@ In `decision` it names the way in which its latest choice was made.
 class LeastRequests:
     decision = "least-requests"
 
-    def __call__(self, loads: Sequence[Load], known: Sequence[int], new: Sequence[int]) -> int:
-        return _fewest(loads)
+    def __call__(self, loads: Sequence[Load], known: Sequence[int], new: Sequence[int], draws: Draws = FIRST) -> int:
+        return _least([load.requests for load in loads], draws[1])
 
 
 class PowerOfTwo:
@@ -55,7 +63,7 @@ class PowerOfTwo:
     def __init__(self, *, seed: int = 0) -> None:
         self._random = random.Random(seed)
 
-    def __call__(self, loads: Sequence[Load], known: Sequence[int], new: Sequence[int]) -> int:
+    def __call__(self, loads: Sequence[Load], known: Sequence[int], new: Sequence[int], draws: Draws = FIRST) -> int:
         first, second = self.draw(len(loads))
         # no fixed tie-break: it would send idle replicas unequal shares
         return second if loads[second].requests < loads[first].requests else first
@@ -73,10 +81,9 @@ class PowerOfTwo:
 class PendingTokens:
     decision = "join-shortest-pending-tokens"
 
-    def __call__(self, loads: Sequence[Load], known: Sequence[int], new: Sequence[int]) -> int:
+    def __call__(self, loads: Sequence[Load], known: Sequence[int], new: Sequence[int], draws: Draws = FIRST) -> int:
         # without the second part, all that decode would gather on the first of the replicas that prefill nothing
-        queues = [(load.pending_prefill_tokens, load.requests) for load in loads]
-        return queues.index(min(queues))
+        return _least([(load.pending_prefill_tokens, load.requests) for load in loads], draws[1])
 
 
 @dataclass(kw_only=True)
@@ -84,14 +91,14 @@ class PrefixAffinity:
     overload_factor: float = OVERLOAD_FACTOR
     decision: str = field(default=AFFINITY, init=False)
 
-    def __call__(self, loads: Sequence[Load], known: Sequence[int], new: Sequence[int]) -> int:
+    def __call__(self, loads: Sequence[Load], known: Sequence[int], new: Sequence[int], draws: Draws = FIRST) -> int:
         most = max(known)
-        best = known.index(most)
+        best = one_of(known, most, draws[0])
         if most and loads[best].requests <= max(self.overload_factor * mean_requests(loads), 1.0):
             self.decision = AFFINITY
             return best
         self.decision = FALLBACK
-        return _fewest(loads)
+        return _least([load.requests for load in loads], draws[1])
 
 
 @dataclass(kw_only=True)
@@ -100,9 +107,8 @@ class LMetric:
     decode_weight: float = DECODE_WEIGHT
     idle_scores_zero: bool = False
 
-    def __call__(self, loads: Sequence[Load], known: Sequence[int], new: Sequence[int]) -> int:
-        scores = self.scores(loads, new)
-        return scores.index(min(scores))
+    def __call__(self, loads: Sequence[Load], known: Sequence[int], new: Sequence[int], draws: Draws = FIRST) -> int:
+        return _least(self.scores(loads, new), draws[1])
 
     def scores(self, loads: Sequence[Load], new: Sequence[int]) -> list[float]:
         """Of each replica, the work ahead, weighted by how many share it."""
@@ -118,19 +124,36 @@ class Unified(LMetric):
     overload_factor: float = OVERLOAD_FACTOR
     decision: str = field(default=AFFINITY, init=False)
 
-    def __call__(self, loads: Sequence[Load], known: Sequence[int], new: Sequence[int]) -> int:
+    def __call__(self, loads: Sequence[Load], known: Sequence[int], new: Sequence[int], draws: Draws = FIRST) -> int:
         most = max(known)
-        best = known.index(most)
+        best = one_of(known, most, draws[0])
         if most and loads[best].requests <= self.overload_factor * mean_requests(loads):
             self.decision = AFFINITY
             return best
         self.decision = FALLBACK
-        return LMetric.__call__(self, loads, known, new)
+        return LMetric.__call__(self, loads, known, new, draws)
 
 
-def _fewest(loads: Sequence[Load]) -> int:
-    counts = [load.requests for load in loads]
-    return counts.index(min(counts))
+def drawn(seed: int, count: int) -> NDArray[np.int64]:
+    """[count, 2] draws for ties, of the first picks of a router with this seed."""
+    return np.random.default_rng(seed).integers(1 << DRAW_BITS, size=(count, 2))
+
+
+def draws_of(seed: int) -> Iterator[Draws]:
+    """The same, pick by pick."""
+    rng = np.random.default_rng(seed)
+    while True:
+        yield from rng.integers(1 << DRAW_BITS, size=(256, 2)).tolist()
+
+
+def one_of(values: Sequence[object], wanted: object, draw: int) -> int:
+    """Place of one of the values that are `wanted`, each as likely as the others."""
+    tied = [place for place, value in enumerate(values) if value == wanted]
+    return tied[draw * len(tied) >> DRAW_BITS]
+
+
+def _least(scores: Sequence[Any], draw: int) -> int:
+    return one_of(scores, min(scores), draw)
 
 
 def mean_requests(loads: Sequence[Load]) -> float:

@@ -10,6 +10,7 @@ Options are keyword arguments:
                   race of the published routing study); 0: picked and counted in one step
     view          which prompt blocks a replica has: those that the router sent there and remembers, or (cache) those in its cache now
     remembers     blocks of each replica that the router remembers; 0: as many as the replica has
+    seed          of the draws by which ties are broken
 
 What the router remembers has neither snapshot nor window.
 """
@@ -31,6 +32,7 @@ from sim.cluster.policies import (
     FALLBACK,
     OVERLOAD_FACTOR,
     Choice,
+    Draws,
     LeastRequests,
     LMetric,
     Load,
@@ -38,7 +40,9 @@ from sim.cluster.policies import (
     PowerOfTwo,
     PrefixAffinity,
     Unified,
+    draws_of,
     mean_requests,
+    one_of,
 )
 from sim.engine.interface import Request
 from sim.errors import UsageError
@@ -162,6 +166,7 @@ class LoadRouter:
         reserve_s: float = 0.0,
         view: str = VIEWS[0],
         remembers: int = 0,
+        seed: int = 0,
     ) -> None:
         if view not in VIEWS:
             raise UsageError(f"view must be {' or '.join(VIEWS)}, got {view!r}")
@@ -175,6 +180,7 @@ class LoadRouter:
         self._block_size = block_size
         self._kv_tokens = capacity * block_size
         self._choose = choose
+        self._draws = draws_of(seed)
         self.decision = getattr(choose, "__name__", "policy")
         self._pending: dict[Request, int] = {}  # new tokens of requests without a first token
         self._reserved: dict[Request, None] = {}
@@ -194,7 +200,7 @@ class LoadRouter:
         if len(up) < len(loads):
             loads = [loads[i] for i in up]
         new = [max(1, request.prompt_tokens - blocks * size) for blocks in known]  # at least one has to be computed
-        place = self._place(request, loads, known, new)
+        place = self._place(request, loads, known, new, next(self._draws))
         self._pending[request] = new[place]
         if self.cached is None:
             self._blocks.send(request.prompt_hashes, up[place])
@@ -220,9 +226,9 @@ class LoadRouter:
         load.requests -= 1
         load.ongoing_tokens -= request.prompt_tokens
 
-    def _place(self, request: Request, loads: Sequence[Load], known: Sequence[int], new: Sequence[int]) -> int:
+    def _place(self, request: Request, loads: Sequence[Load], known: Sequence[int], new: Sequence[int], draws: Draws) -> int:
         """The choice, as a place among those that are up; it says how it was made in `decision`."""
-        place = self._choose(loads, known, new)
+        place = self._choose(loads, known, new, draws)
         self.decision = getattr(self._choose, "decision", self.decision)
         return place
 
@@ -250,7 +256,7 @@ class Weighted(LoadRouter):
     """The replica with the highest weighted sum of scores, as scorers of the Kubernetes Gateway API inference extension are configured.
 
     queue: 1 for the fewest requests in flight down to 0 for the most; kv: share of the KV cache that the prompts in flight leave free;
-    prefix: share of the prompt's blocks that the replica has. Of equals, any.
+    prefix: share of the prompt's blocks that the replica has.
     """
 
     def __init__(
@@ -262,15 +268,13 @@ class Weighted(LoadRouter):
         queue: float = 2.0,
         kv: float = 2.0,
         prefix: float = 3.0,
-        seed: int = 0,
         **more: Any,
     ) -> None:
         super().__init__(_never, replicas, block_size, capacity, **more)
         self.decision = "weighted"
         self._weights = queue, kv, prefix
-        self._random = random.Random(seed)
 
-    def _place(self, request: Request, loads: Sequence[Load], known: Sequence[int], new: Sequence[int]) -> int:
+    def _place(self, request: Request, loads: Sequence[Load], known: Sequence[int], new: Sequence[int], draws: Draws) -> int:
         queue, kv, prefix = self._weights
         most, least = max(load.requests for load in loads), min(load.requests for load in loads)
         blocks = max(request.prompt_tokens // self._block_size, 1)
@@ -280,8 +284,7 @@ class Weighted(LoadRouter):
             + prefix * min(there / blocks, 1.0)
             for load, there in zip(loads, known, strict=True)
         ]
-        best = max(scores)
-        return self._random.choice([place for place, score in enumerate(scores) if score == best])
+        return one_of(scores, max(scores), draws[1])
 
 
 class AdapterAffinity(LoadRouter):
@@ -300,19 +303,21 @@ class AdapterAffinity(LoadRouter):
         self._up = up
         return super().pick(request, up, now)
 
-    def _place(self, request: Request, loads: Sequence[Load], known: Sequence[int], new: Sequence[int]) -> int:
+    def _place(self, request: Request, loads: Sequence[Load], known: Sequence[int], new: Sequence[int], draws: Draws) -> int:
         held = [self.adapters[replica] for replica in self._up]
-        holders = [place for place, names in enumerate(held) if request.adapter in names]
+        holders = {place: loads[place].requests for place, names in enumerate(held) if request.adapter in names}
         if holders:
-            best = min(holders, key=lambda place: loads[place].requests)
+            counts = list(holders.values())
+            best = list(holders)[one_of(counts, min(counts), draws[0])]
             if loads[best].requests <= max(self._overload_factor * mean_requests(loads), 1.0):
                 self.decision = AFFINITY
                 return best
         self.decision = FALLBACK
-        return min(range(len(loads)), key=lambda place: (loads[place].requests, len(held[place])))
+        busy = [(load.requests, len(names)) for load, names in zip(loads, held, strict=True)]
+        return one_of(busy, min(busy), draws[1])
 
 
-def _never(loads: Sequence[Load], known: Sequence[int], new: Sequence[int]) -> int:
+def _never(loads: Sequence[Load], known: Sequence[int], new: Sequence[int], draws: Draws) -> int:
     raise NotImplementedError
 
 

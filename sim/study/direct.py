@@ -43,7 +43,7 @@ from sim.results.record import (
 )
 from sim.study.epochs import divisible, in_epochs, too_long
 from sim.ticks import TICK_S, TICKS_PER_S
-from sim.workload.block_chains import Chains, chained
+from sim.workload.block_chains import Chains
 from sim.workload.content import Grown
 from sim.workload.sources import TraceSource
 from sim.workload.trace import Trace
@@ -128,7 +128,7 @@ def _shared(trace: Trace, block_size: int, max_model_len: int) -> Chains | None:
 
 @lru_cache(maxsize=4)
 def _shared_by(prompts: _Prompts, block_size: int, max_model_len: int) -> Chains | None:
-    found = chained(TraceSource(prompts.trace, block_size, max_model_len).named_blocks())
+    found = TraceSource(prompts.trace, block_size, max_model_len).chains()
     return found if found.depths.any() else None
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from sim.engine.interface import Request
 from sim.errors import UsageError
-from sim.workload.block_chains import chained
+from sim.workload.block_chains import Chains, chained, hashed
 from sim.workload.content import BlockHashes, BlockNamer, Grown
 from sim.workload.trace import Trace
 
@@ -98,24 +98,17 @@ class TraceSource:
 
     def shared_blocks(self) -> dict[str, int]:
         """Of every call that shares some, how many of its leading KV blocks another call also begins with, by request id."""
-        names = self.named_blocks()
-        self._named = dict(enumerate(names))
-        return {self._trace.request_ids[i]: depth for i, depth in enumerate(chained(names).depths.tolist()) if depth}
+        return {self._trace.request_ids[i]: depth for i, depth in enumerate(self.chains().depths.tolist()) if depth}
 
-    def named_blocks(self) -> list[Sequence[int]]:
-        """Names of every call's KV blocks; empty where no two calls begin alike."""
-        count = len(self._trace) - self._trace.contents.count(None)
-        hashed = [each.hashes for each in self._trace.contents if isinstance(each, BlockHashes)] if count else []
-        if not self._unnamed and len(hashed) == count and not self._trace.adapters:
-            first = [each[0] for each in hashed if each]
-            if len(set(first)) == len(first):
-                return []
-            of, calls = (
-                self._namer.names,
-                zip(self._trace.contents, self._trace.prompt_tokens.tolist(), self._too_long.tolist(), strict=True),
-            )
-            return [() if too_long or content is None else of(content, prompt, 0) for content, prompt, too_long in calls]
-        return [self._names(i) for i in range(len(self._trace))]
+    def chains(self) -> Chains:
+        """What calls begin with as others do."""
+        trace, kinds = self._trace, set(map(type, self._trace.contents))
+        if not self._unnamed and not trace.adapters and kinds <= {BlockHashes, type(None)}:
+            taken = [None if too_long else each for each, too_long in zip(trace.contents, self._too_long.tolist(), strict=True)]
+            return hashed(taken, trace.prompt_tokens, self._namer.block_size)
+        names = [self._names(i) for i in range(len(trace))]
+        self._named = dict(enumerate(names))
+        return chained(names)
 
     def _request(self, i: int, arrival_s: float) -> Request:
         trace = self._trace
