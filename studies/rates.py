@@ -50,9 +50,18 @@ def _calibrated(gpu: str) -> Step:
     return Step(gpu, command, reads, (out, f"{POSTERIORS}/{gpu}.npy"), page=f"docs/data/calibrate-{gpu}.txt")
 
 
+def _kernels(gpu: str) -> Step:
+    out = f"{POSTERIORS}/{gpu}kernels.nc"
+    command = ("simctl", "calibrate", "--hw", gpu, "--engine", "kernels", "--fit-option", "thin=800", "--out", out)
+    reads = (f"{MEASURED}/{gpu}/decode_*.nc", "calibrate/steps/*.py", "sim/cost/decode_step.py", "sim/specs/decode_stack.py")
+    return Step(f"{gpu}-kernels", command, reads, (out, f"{POSTERIORS}/{gpu}kernels.npy"))
+
+
 STEPS = (
     _calibrated("h100"),
     _calibrated("h200"),
+    _kernels("h100"),
+    _kernels("h200"),
     Step(
         "population",
         ("studies.population.build", TABLES, POSTERIORS),

@@ -169,6 +169,7 @@ class Answer:
     recommendation: list[str]
     recommended_k: dict[int, int]  # batch -> selection budget that the recommendation speaks of; 0: of none
     prefill: Interval | None  # seconds until a prompt of the context has been read alone, by the engine; None at rates that are not its own
+    prefill_rates: Rates | None  # the engine's medians behind it
     ways: dict[int, list[Way]]  # batch -> ways to serve it, the recommended one first
     others: dict[str, list[Option]]  # the same questions of other stacks, by name
 
@@ -268,6 +269,7 @@ def answer(question: WhatIf, rates: RateDraws, with_others: bool = False) -> Ans
     crossovers = {(k, b): crossover_context(q, policy, b, rates.point) for k, policy in chosen.items() for b in q.batches}
     of_batch = {b: [o for o in options if o.batch == b] for b in q.batches}
     advised = {b: recommend(q, of_batch[b], memory, rates, crossovers, apart(q, rates)) for b in q.batches}
+    prefill, known = _prefill(q, rates, advised[q.batches[0]][2]) if with_others else (None, None)
     notes = []
     if q.context > d.model.max_context:
         notes.append(f"{q.context} tokens exceed the {d.model.max_context} that {d.model.name} declares: costs hold, quality may not.")
@@ -289,16 +291,17 @@ def answer(question: WhatIf, rates: RateDraws, with_others: bool = False) -> Ans
         notes=notes + (scope_notes(d, rates) if q.stack == ENGINE else _stack_notes(q, rates)),
         recommendation=[text for text, _, _ in advised.values()],
         recommended_k={batch: k for batch, (_, k, _) in advised.items()},
-        prefill=_prefill(q, rates, advised[q.batches[0]][2]) if with_others else None,
+        prefill=prefill,
+        prefill_rates=known,
         ways={batch: found for batch, (_, _, found) in advised.items()},
         others=_others(q, memory) if with_others else {},
     )
 
 
-def _prefill(q: WhatIf, rates: RateDraws, found: list[Way]) -> Interval:
-    """Seconds of prefill by the engine, with the cache where the first of these ways keeps it."""
+def _prefill(q: WhatIf, rates: RateDraws, found: list[Way]) -> tuple[Interval, Rates]:
+    """(seconds of prefill by the engine, with the cache where the first of these ways keeps it; the engine's median rates)."""
     known = rates if q.stack == ENGINE else replace(q, stack=ENGINE, posterior=None).rates()
-    return prefill_s(q.deployment, q.context, known, found[0].policy.placement if found else "hbm")
+    return prefill_s(q.deployment, q.context, known, found[0].policy.placement if found else "hbm"), known.point
 
 
 def _others(q: WhatIf, memory: Memory) -> dict[str, list[Option]]:

@@ -132,6 +132,11 @@ def _explained(a: Answer) -> Iterator[str]:
         yield _filled(
             f"One run differs from the formula by {_within(_half_width(a.residual))} more, which the intervals hold; in ratios it cancels."
         )
+    if q.runner.name != ENGINE:
+        yield _filled(_rates(a))
+    if a.prefill_rates is not None:
+        linear, attention = a.prefill_rates.linear_flops_per_s / 1e12, a.prefill_rates.attention_flops_per_s / 1e12
+        yield _filled(f"Prefill is the engine's: GEMMs at {linear:.3g} Tflop/s, attention at {attention:.3g} Tflop/s.")
     yield _filled(f"{d.precision.weights} weights, {d.precision.kv} KV.")
     yield _filled(
         f"{d.limits.engine}: max_num_seqs {seqs}, max_num_batched_tokens {budget}, gpu_memory_utilization {d.limits.memory_share:g}."
@@ -146,6 +151,16 @@ def _explained(a: Answer) -> Iterator[str]:
     yield _filled("Does selection still find what it needs? Published trials with a hidden sentence (a needle), share found, 5-95 %:")
     for line in a.fidelity:
         yield _filled("- " + line, indent="  ")
+
+
+def _rates(a: Answer) -> str:
+    """Median rates that a step of a stack other than an engine is priced by."""
+    r = a.rates.point
+    return (
+        f"Medians: weights at {r.beta / 1e9:.4g} GB/s, KV at {r.beta_kv / 1e9:.4g} GB/s, host link at {r.link_bytes_per_s / 1e9:.4g} GB/s; "
+        f"{1e6 * r.c0_s:.3g} us a step, {1e6 * r.kernel_s:.3g} us a kernel; selection {1e6 * r.c1_s:.3g} us a layer and "
+        f"{1e6 * r.c1_unit_s:.3g} us a block of it; gather from host RAM {1e6 * r.gather_s:.3g} us a layer."
+    )
 
 
 def _half_width(i: Interval) -> float:
