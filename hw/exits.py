@@ -7,7 +7,7 @@ import sys
 import click
 
 from sim import termination
-from sim.errors import INTERRUPTED, TERMINATED, SimctlError, ending
+from sim.errors import INTERRUPTED, SimctlError, ending
 
 
 def call(command: click.Command, program: str) -> None:
@@ -19,5 +19,5 @@ def call(command: click.Command, program: str) -> None:
         sys.exit(stop.exit_code)
     except (click.Abort, KeyboardInterrupt, click.ClickException, SimctlError, OSError) as error:
         code, text = ending(error)
-        click.echo(f"hw: {text}{'; what was measured is kept' if code in (INTERRUPTED, TERMINATED) else ''}", err=True)
+        click.echo(f"hw: {text}{'; what was measured is kept' if code in (INTERRUPTED, termination.TERMINATED) else ''}", err=True)
         sys.exit(code)

@@ -5,7 +5,7 @@ from typing import Any
 
 from sim import termination
 
-INTERRUPTED, TERMINATED = 130, 143
+INTERRUPTED = 130
 LONGEST_WORD, LONGEST_LINE = 500, 1900  # characters
 
 
@@ -46,7 +46,7 @@ def ending(error: BaseException) -> tuple[int, str]:
     elif (message := getattr(error, "format_message", None)) is not None:
         code, text = UsageError.exit_code, message()
     else:
-        code, text = (TERMINATED, "terminated") if termination.came() else (INTERRUPTED, "interrupted")
+        code, text = termination.came() or (INTERRUPTED, "interrupted")
     return code, _one_line(text)
 
 

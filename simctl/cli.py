@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from sim import termination
-from sim.errors import INTERRUPTED, TERMINATED, SimctlError, UsageError, ending
+from sim.errors import INTERRUPTED, SimctlError, UsageError, ending
 from sim.specs.lookup import did_you_mean
 from simctl import __version__
 
@@ -73,14 +73,23 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="simctl")
-def group() -> None:
+@click.option("--timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help="End what takes longer, with exit code 124.")
+@click.option("--max-memory", type=click.FloatRange(0, min_open=True), metavar="GB", help="Refuse a question that needs more, by process.")
+def group(timeout: float | None, max_memory: float | None) -> None:
     """Simulate, calibrate and measure LLM serving.
 
     One formula prices every engine iteration; its rates come with intervals, and so do the answers.
     Token counts take binary suffixes: 8K is 8192, 1M is 2**20 = 1048576.
 
-    Exit codes: 0 ok, 1 the model or a check says no, 2 usage.
+    Exit codes: 0 ok, 1 the model or a check says no, 2 usage; 130 interrupted, 143 terminated.
     """
+    try:
+        if max_memory is not None:
+            termination.bounded(int(max_memory * 1e9))
+        if timeout is not None:
+            termination.within(timeout)
+    except (AttributeError, ImportError):
+        raise UsageError("--timeout and --max-memory need a POSIX system") from None
 
 
 def main(argv: list[str] | None = None) -> Any:
@@ -91,7 +100,8 @@ def main(argv: list[str] | None = None) -> Any:
         with termination.as_interruption():
             return group.main(args=argv, prog_name="simctl", standalone_mode=False) or 0
     except click.exceptions.Exit as stop:
-        sys.exit(TERMINATED if stop.exit_code == INTERRUPTED and termination.came() else stop.exit_code)
+        outside = termination.came()
+        sys.exit(outside[0] if outside and stop.exit_code == INTERRUPTED else stop.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         sys.exit(error.exit_code)

@@ -30,3 +30,16 @@ def test_it_ends_in_one_line(tmp_path, name, sign, code, says):
     assert said == [f"simctl: {says}"] or (name == "plan" and said), err  # a plan says what is known
     left = {file.name for file in tmp_path.iterdir()}
     assert left <= {"out.zarr"}  # a sweep goes on there
+
+
+@pytest.mark.parametrize(
+    ("limits", "code", "says"),
+    [(("--timeout", "2"), 124, "simctl: no answer within 2 s"), (("--max-memory", "0.15"), 1, "simctl: not enough memory")],
+    ids=["time", "memory"],
+)
+def test_a_question_is_bounded(tmp_path, limits, code, says):
+    command = [sys.executable, "-m", "simctl", *limits, "simulate", *SERVED, "--num-prompts", "300000", "--out", str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stderr.strip().splitlines()[-1]) == (code, says)
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
