@@ -1,4 +1,4 @@
-"""What ends a command from outside, SIGTERM or the end of its time: an interruption as Ctrl-C is, with an exit code and words of its own."""
+"""What ends a command from outside, SIGTERM or the end of its time: an interruption with an exit code and words of its own."""
 
 from __future__ import annotations
 
