@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sim.engine.other_flags import DRAFTS
 from sim.engine.version_defaults import drafts_in_pieces, schedules_ahead
 from sim.engine.versions import NEWEST, rules_of
 from sim.errors import UsageError
@@ -74,6 +73,8 @@ class EngineConfig:
         for name, value in self.options.items():
             if name not in defaults:
                 if name.startswith(("draft", "acceptance")):
+                    from sim.engine.other_flags import DRAFTS  # patterns that no answer needs
+
                     raise UsageError(f"{self.scheduler} has no option {name!r}: {DRAFTS}")
                 raise UsageError(f"{self.scheduler} has no option {name!r}; known: {', '.join(defaults)}")
             wanted = type(defaults[name])
