@@ -98,6 +98,8 @@ DRAWN = """            param.zero_()
             param.random_(112, 120)
         return
 """
+# DeepGEMM, blocks of fp8, has a binary for each Python; the host's nvcc compiles its kernels as they come up.
+OTHER_PYTHONS = tuple(f"deep_gemm/_C.cpython-3{minor}-" for minor in (9, 10, 11, 13, 14))
 VLLM = Bundle(
     "vllm", "0.23.0",
     (
@@ -108,11 +110,17 @@ VLLM = Bundle(
         "pybase64", "pydantic>=2.12", "python-json-logger", "pyzmq", "setproctitle", "watchfiles",
     ),
     ("compressed-tensors==0.17.0", "depyf==0.20.0", "loguru", "astor", "dill", "quack-kernels", "fastsafetensors"),
-    ("_vllm_fa2_C", "vllm-rs", "swagger", "third_party/deep_gemm", "mistral_common/data/tekken"),
+    ("_vllm_fa2_C", "vllm-rs", "swagger", "fmha_sm100", "mistral_common/data/tekken", *OTHER_PYTHONS),
     ("xgrammar", "humming"),  # structured output; a quantisation that vLLM imports with every other
     {"vllm/model_executor/model_loader/weight_utils.py": (LEFT_AS_IT_WAS, DRAWN)},
     {},
 )  # fmt: skip
+VLLM_026 = replace(
+    VLLM,
+    version="0.26.0",
+    resolved=(*(name for name in VLLM.resolved if not name.startswith("apache-tvm-ffi")), "apache-tvm-ffi==0.1.10"),
+    alone=(*VLLM.alone, "flashinfer-python==0.6.14", "nvtx==0.2.15"),  # as it was run
+)
 # Its norms come with its own kernels, and tokens are drawn by PyTorch: flashinfer is not needed. The host's nvcc compiles small kernels
 # at the first start. Of attention, 372 pieces of GPU code of 992 MB, those of bf16 with heads of 128 and no soft cap are kept.
 SGLANG = Bundle(
@@ -133,6 +141,15 @@ SGLANG = Bundle(
     {"flash_ops.abi3.so": rb"_EEELi128ENS_10bfloat16_tEfNS_4arch4Sm90ELb\dELb\dELb0E|FlashAttnFwdCombine|prepare_varlen"},
 )  # fmt: skip
 BUNDLES = {bundle.package: bundle for bundle in (VLLM, SGLANG)}
+
+
+def bundle_of(engine: str, version: str | None) -> Bundle:
+    """What travels of a release; of one that is not known here, as of the engine's first."""
+    known = BUNDLES[engine]
+    return next(
+        (one for one in (known, VLLM_026) if (one.package, one.version) == (engine, version)),
+        replace(known, version=version or known.version),
+    )
 
 
 def download(wheels: Path, bundle: Bundle) -> None:
@@ -195,7 +212,7 @@ def pack(site: Path, out: Path, part_bytes: int = PART_BYTES) -> list[Path]:
 @click.option("--part-bytes", type=click.IntRange(min=1000), default=PART_BYTES, show_default=True, help="Of a part, at most.")
 def main(out: Path, engine: str, version: str | None, part_bytes: int) -> None:
     """Pack an engine into OUT/part_* for a host without network."""
-    bundle = replace(BUNDLES[engine], version=version or BUNDLES[engine].version)
+    bundle = bundle_of(engine, version)
     wheels, site = out / "wheels", out / "site"
     wheels.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(site, ignore_errors=True)

@@ -76,3 +76,21 @@ def test_sglang_is_told_to_do_without_what_is_left_out_or_packing_stops(tmp_path
 )
 def test_what_the_host_has_is_left_out(wheel: str, taken: bool) -> None:
     assert airgap.wanted(wheel) is taken
+
+
+def test_deep_gemm_travels_with_the_binary_of_the_hosts_python_alone(tmp_path: Path) -> None:
+    wheel, site = tmp_path / "vllm-0.26.0-cp38-abi3-linux.whl", tmp_path / "site"
+    names = [f"vllm/third_party/deep_gemm/_C.cpython-{minor}-x86_64-linux-gnu.so" for minor in (310, 311, 312, 313, 314)]
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name in [*names, "vllm/third_party/deep_gemm/__init__.py"]:
+            archive.writestr(name, "")
+    airgap.unpack([wheel], site, airgap.bundle_of("vllm", "0.26.0"))
+    assert sorted(p.name for p in (site / "vllm/third_party/deep_gemm").iterdir()) == ["_C.cpython-312-x86_64-linux-gnu.so", "__init__.py"]
+
+
+def test_a_release_brings_the_requirements_it_pins() -> None:
+    old, new, unknown = (airgap.bundle_of("vllm", version) for version in (None, "0.26.0", "0.24.0"))
+    assert (old.version, unknown.version) == ("0.23.0", "0.24.0")
+    assert unknown.resolved == old.resolved
+    assert [name for name in new.resolved if name.startswith("apache-tvm-ffi")] == ["apache-tvm-ffi==0.1.10"]
+    assert "flashinfer-python==0.6.14" in new.alone
