@@ -57,6 +57,7 @@ class PlanAnswer:
 def as_dict(answer: PlanAnswer) -> dict[str, Any]:
     """Plain data: the winner, every choice and what was tried of it, and what is around the winner."""
     plan, measurement = answer.plan, answer.measurement
+    so_far = plan.best if plan.ended and not plan.winner else None
 
     def one(candidate: Candidate) -> dict[str, Any]:
         texts = [condition.text for condition in plan.conditions]
@@ -80,6 +81,7 @@ def as_dict(answer: PlanAnswer) -> dict[str, Any]:
         "finished": answer.finished,
         "lasts": plan.lasts or None,
         "winner": {**one(plan.winner), "replicas_at_least": plan.fewest(plan.winner).replicas} if plan.winner else None,
+        "so_far": {**one(so_far), "replicas_at_least": plan.at_least(so_far)} if so_far else None,
         "undecided": [one(each) for each in plan.undecided()],
         "nearest": one(nearest) if (nearest := plan.nearest()) and not plan.winner else None,
         **(

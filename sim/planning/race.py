@@ -22,6 +22,7 @@ from sim.slo import Condition
 GALLOP_BELOW = 0.5  # chance from which on counts are tried one by one
 RANKED = (1, *(stage for stage in STAGES if stage <= ENOUGH))  # stages; a single trial ranks
 TWO_UPTO = 20  # trials
+ENOUGH_TO_BUY = 0.5  # lower bound of a chance from which on a count is named where trials ended early: four trials are not enough
 EQUAL_AFTER = 100  # trials in which two choices used equal shares, so that one takes the rest from the other
 
 
@@ -105,8 +106,9 @@ class CandidateState:
 class RaceResult:
     """The answer: `winner` is the cheapest count that certainly meets the SLO, None where none does. `states` are of all choices.
 
-    `best` is the winner or, where trials ended early or did not suffice, the cheapest count that looks as if it did. `ended` says what
-    ended the race early, `lasts` how long the load lasts, in words.
+    `best` is the winner or, where trials did not suffice, the cheapest count that looks as if it did; where they ended early, the count
+    with the highest lower bound of its chance, if that is high enough to buy it. `ended` says what ended the race early, `lasts` how long
+    the load lasts, in words.
     """
 
     choices: Sequence[Choice]
@@ -146,9 +148,17 @@ class RaceResult:
             low = below
         return low
 
+    def at_least(self, candidate: Candidate) -> int:
+        """The fewest units of the same choice that are not known to be too few."""
+        return self.states[candidate.choice].fails + 1
+
     def nearest(self) -> Candidate | None:
-        """The count that came nearest: the highest chance, the cheaper of equals."""
-        return max(self.candidates(), key=lambda each: (each.chance.value, -max(each.used), -self.cost(each)), default=None)
+        """The count that came nearest: the highest chance by its lower bound, which few trials keep low, and the cheaper of equals."""
+
+        def near(each: Candidate) -> tuple[float, float, float, float]:
+            return each.chance.low, each.chance.value, -max(each.used), -self.cost(each)
+
+        return max(self.candidates(), key=near, default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +304,8 @@ def search(
             race.settle(best)
     except (KeyboardInterrupt, OutOfTime) as reason:
         plan = RaceResult(choices, conditions, known, best, "time is up" if isinstance(reason, OutOfTime) else "stopped")
-        likely = [each for each in plan.candidates() if each.chance.value >= CERTAINTY and each.chance.certain is not False]
-        certain = [each for each in likely if each.chance.certain]
+        tried = plan.candidates()  # the cheapest first
+        certain = [each for each in tried if each.chance.certain]
+        likely = sorted((each for each in tried if each.chance.low >= ENOUGH_TO_BUY), key=lambda each: -each.chance.low)
         return replace(plan, best=next(iter(certain or likely), None)), race
     return RaceResult(choices, conditions, known, best), race

@@ -72,18 +72,27 @@ def _found(plan: RaceResult, win: Candidate) -> str:
     return f"{text} {plan.conditions[win.binding].text} binds, with {margin:.0f} % to spare in the mean.{_short(plan, win)}"
 
 
+def _so_far(plan: RaceResult) -> str:
+    """What is known where trials ended early: the least and the most of one choice, and what is cheaper and open."""
+    best, nearest = plan.best, plan.nearest()
+    if nearest is None:
+        return ""
+    if best is None:
+        likeliest = f"{named(plan, nearest)}, {plan.cost(nearest):.2f} USD/hour, does with a chance of {nearest.chance}"
+        return f" No count was tried often enough to be named: the likeliest, {likeliest}."
+    low, text = plan.at_least(best), f" Buy {named(plan, best)}, {plan.cost(best):.2f} USD/hour: it does with a chance of {best.chance}."
+    if low < best.replicas:
+        text = f" At least {low}, at most {best.replicas}." + text
+    return text + (f" Cheaper, and undecided at 95 %: {open_}." if (open_ := _open(plan, best.choice)) else "")
+
+
 def conclusion(plan: RaceResult) -> str:
     """The answer in words."""
     slo, lasts = ", ".join(condition.text for condition in plan.conditions), f" {plan.lasts}" if plan.lasts else ""
     if plan.winner is not None:
         return _found(plan, plan.winner)
     if plan.ended:
-        best = ""
-        if plan.best:
-            low = plan.fewest(plan.best).replicas
-            best = f" Best so far: {named(plan, plan.best, low)}, {plan.cost(plan.best):.2f} USD/hour, {plan.best.chance}."
-            best += f" Cheaper, and undecided at 95 %: {open_}." if (open_ := _open(plan, plan.best.choice)) else ""
-        return f"=> {plan.ended} before the answer was certain.{best}"
+        return f"=> {plan.ended} before the answer was certain.{_so_far(plan)}"
     nearest = plan.nearest()
     if nearest is None:
         slow = [i for i, state in enumerate(plan.states) if state.unloaded_s]

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from sim.planning.race import search
+from sim.planning.race import CandidateState, search
 from sim.planning.trials import OutOfTime, Runner, Trial
 from sim.planning.words import conclusion
 from tests.cli import run
@@ -67,10 +67,36 @@ def test_what_is_certain_by_then_is_the_answer():
 
 
 def test_cheaper_ones_that_are_undecided_by_then_are_named():
-    until = for_so_many(9, lambda choice, i: MET if choice or i != 3 else Trial((2.0,)))
+    until = for_so_many(50, lambda choice, i: MET if choice or i % 10 != 3 else Trial((2.0,)))
     plan, _ = search(choices([1.0, 2.0, 3.0]), TTFT, until, 1)
-    assert "Best so far: 1, 2.00 USD/hour" in conclusion(plan)
-    assert "Cheaper, and undecided at 95 %: 0, 1.00 USD/hour, 0.75" in conclusion(plan)
+    assert "Buy 1, 2.00 USD/hour: it does with a chance of 1.00" in conclusion(plan)
+    assert "Cheaper, and undecided at 95 %: 0, 1.00 USD/hour, 0.90" in conclusion(plan)
+
+
+@pytest.mark.parametrize("most", [1, 2, 5, 9])
+def test_no_count_is_named_by_a_few_trials(most):
+    plan, _ = search(choices([1.0, 2.0, 3.0]), TTFT, for_so_many(most, lambda choice, i: MET), 1)
+    assert plan.best is None
+    assert "No count was tried often enough to be named: the likeliest, 0, 1.00 USD/hour" in conclusion(plan)
+
+
+def test_the_least_and_the_most_are_said():
+    """Of 40 replicas 12 are enough at some draws, 14 at all; the bound knows that 10 are too few."""
+
+    def enough(choice, count, wanted):
+        ran.extend(wanted)
+        if len(ran) > 110:
+            raise OutOfTime
+        return [MET if count >= 14 or (count >= 12 and i % 12) else Trial((2.0,)) for i in wanted]
+
+    ran: list[int] = []
+    plan, _ = search(choices([1.0]), TTFT, enough, 40, states=[CandidateState(fails=10)])
+    assert plan.ended
+    assert plan.best.replicas == 14
+    assert plan.best.chance.low >= 0.5
+    low = plan.at_least(plan.best)
+    assert 11 <= low <= 13
+    assert f"At least {low}, at most 14. Buy 14 replicas of 0, 14.00 USD/hour" in conclusion(plan)
 
 
 def test_neighbours_that_trials_do_not_tell_apart_are_one_answer():
