@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sim.cost.gemm import quantised_gemm_surface
 from sim.cost.rates import RateDraws
-from sim.engine.version_defaults import LAUNCH_SD, STEP_SD, measured
+from sim.engine.version_defaults import measured, unmeasured_sds
 from sim.errors import SimctlError
 from sim.rates import posterior as files
 from sim.rates.kinds import Seen, not_measured, packaged_seen, t_factors, widths
@@ -89,8 +89,9 @@ def widened(rates: RateDraws, deployment: Deployment, seed: int = 0, seen: Seque
         rates = files.slowed(files.moved(rates, steps), found[0].mean, 0.0, seed)
     launch, launch_sd = (EAGER_LAUNCH, EAGER_LAUNCH_SD) if deployment.limits.enforce_eager else (0.0, 0.0)
     if unmeasured_version(deployment):
-        variance += STEP_SD**2
-        launch_sd = math.hypot(launch_sd, LAUNCH_SD)
+        step_sd, version_sd = unmeasured_sds(deployment.limits.engine_version)
+        variance += step_sd**2
+        launch_sd = math.hypot(launch_sd, version_sd)
     if launch_sd:
         rates = _scaled(rates, "launch_layer_s", launch, launch_sd, [seed, 81])
     if unmeasured_weight_only(deployment):
@@ -189,7 +190,8 @@ def scope_notes(deployment: Deployment, rates: RateDraws) -> list[str]:
     if d.limits.enforce_eager:
         notes.append(f"wider, by how far five models without CUDA graphs were off: eager (log sd {EAGER_LAUNCH_SD:g} of launches).")
     if unmeasured_version(d):
-        notes.append(f"vllm {d.limits.engine_version} was not measured: declared priors (log sd {STEP_SD:g}; of launches {LAUNCH_SD:g}).")
+        sds = "log sd {:g}; of launches {:g}".format(*unmeasured_sds(d.limits.engine_version))
+        notes.append(f"vllm {d.limits.engine_version} was not measured: declared priors ({sds}).")
     if d.parallel.dp > 1:
         notes.append(f"{d.parallel.dp} data-parallel ranks step together; limits and KV are those of all of them, requests spread evenly.")
     return notes + link_notes(d, rates)

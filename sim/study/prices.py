@@ -12,6 +12,7 @@ from sim.cost.gemm import GEMM_KERNELS, Gemm, at_rows, gemms_over_roofline
 from sim.cost.rates import RateDraws
 from sim.cost.step_time import NAMES, kernels_s, linear_s, step_terms, step_time_s
 from sim.cost.work import Work
+from sim.errors import UsageError
 from sim.rates.posterior import rates_for
 from sim.rates.source import RateSource
 from sim.specs.gpus import get_gpu
@@ -37,8 +38,15 @@ def step_time(
 ) -> TimeByTerm:
     """Step time of a batch: decodes by their contexts, prefill chunks as (tokens, context at the chunk's end), in tokens.
 
-    Each chunk is its prompt's last and samples a token. `rates` None: those of a served engine, as in a what-if.
+    Each chunk is its prompt's last and samples a token. `rates` None: those of a served engine, as in a what-if. UsageError for a decode
+    without context, or a chunk that ends before its own tokens.
     """
+    for context in decodes:
+        if context < 1:
+            raise UsageError(f"a decode's context is its prompt and what was said, 1 token or more, got {context}")
+    for tokens, end in chunks:
+        if not 1 <= tokens <= end:
+            raise UsageError(f"a chunk is (tokens, context at its end), 1 <= tokens <= context, got ({tokens}, {end})")
     known = RateSource().of(deployment, draws=1000)[0] if rates is None else rates
     d = deployment
     batch = [(float(tokens), float(end), 1.0) for tokens, end in chunks]

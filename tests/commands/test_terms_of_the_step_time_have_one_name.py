@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from sim import Deployment, load_rates, step_time
+from sim import Deployment, UsageError, load_rates, step_time
 from sim.cost.step_time import NAMES
 from sim.results.run_files import read_run
 from simctl.report.of_run import part_of
@@ -56,3 +56,9 @@ def test_what_if_and_python_say_the_same():
     assert all(line.endswith(tuple(NAMES)) or " no: " in line for line in rows)
     deployment = Deployment.of("Llama-3.1-8B", "H100")
     assert set(step_time(deployment, [1024], rates=load_rates(deployment)).terms) <= set(NAMES)
+
+
+@pytest.mark.parametrize(("decodes", "chunks"), [((), [(512, 128)]), ((), [(0, 10)]), ((0,), ())])
+def test_a_chunk_ends_after_its_own_tokens_and_a_decode_has_a_context(decodes, chunks):
+    with pytest.raises(UsageError, match=r"a chunk is|a decode's context"):
+        step_time(Deployment.of("Llama-3.1-8B", "H100"), decodes, chunks)
