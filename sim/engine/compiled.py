@@ -31,7 +31,7 @@ from sim.cluster.fleet_core import serve_fleet
 from sim.cost import batch, smooth, step_time, work
 from sim.cost.graphs import GRAPH_TOKENS, captured_padding
 from sim.engine import step_clock as iteration
-from sim.engine.rows import drafts, kv, log, loop, price, vllm, waiting
+from sim.engine.rows import drafts, kv, log, loop, price, radix, sglang, vllm, waiting
 from sim.engine.rows.made import PlainPolicy
 from sim.engine.rows.price import Given
 from sim.errors import SimctlError
@@ -64,7 +64,7 @@ _FORMULA: tuple[Any, ...] = (
     ticks.to_ticks,
 )
 # modules of the engine, those that are called before those that call them
-_ENGINE = (log, kv, waiting, drafts, vllm, price, loop)
+_ENGINE = (log, kv, radix, waiting, drafts, vllm, sglang, price, loop)
 _FLEET = (fleet_state, fleet_events, fleet_routes, fleet_moves, fleet_core)
 
 # nothing is allocated: no references are counted
@@ -270,7 +270,13 @@ def _optimised_once() -> Iterator[None]:
     def never_called(library: Any) -> Any:
         return [library].append  # a function of C that is like no other: it stands for one that Python would call
 
-    made = (only_whole(kept[0][2]), only_whole(kept[1][2], unfinished), only_whole(kept[2][2], never_called))
+    def optimised(library: Any) -> None:
+        for function in library._final_module.functions:
+            if not function.is_declaration and _entry.__name__ not in function.name:
+                function.linkage = "internal"  # called from here alone: to be inlined, and then dropped
+        kept[0][2](library)
+
+    made = (only_whole(optimised), only_whole(kept[1][2], unfinished), only_whole(kept[2][2], never_called))
     for (owner, name, _), method in zip(kept, made, strict=True):
         setattr(owner, name, method)
     try:

@@ -192,7 +192,7 @@ class StepTime:
         self.in_stages = plain
         self.micro_batch = micro_batch
         self.streams = streams
-        self._decode_sizes, self._decodes_alone = decode_sizes, decodes_alone
+        self._decode_sizes, self.decodes_alone = decode_sizes, decodes_alone
         self.draft, self.draft_pieces = draft, draft_pieces
         self.verify_s, self.verify_seq_s = verify_s, verify_seq_s
         self.graph_reuse = graph_reuse
@@ -336,7 +336,7 @@ class StepTime:
                 shape = shape._replace(has_prefill=0.0, pieces=0.0)
         if self.eager:
             shape = shape._replace(padding=0.0, pieces=0.0, eager=1.0)
-        if self._decodes_alone or self.micro_batch:
+        if self.decodes_alone or self.micro_batch:
             shape = shape._replace(padding=0.0)
         if self.micro_batch:
             shape = shape._replace(pieces=0.0)
@@ -407,6 +407,11 @@ class StepTime:
             shape = shape._replace(has_prefill=0.0, pieces=0.0)
         return shape._replace(others=other_rows(float(total), float(decodes + sums[1]), self._parallel))
 
+    @property
+    def largest_graph(self) -> int:
+        """Decodes of the largest graph."""
+        return int(self._decode_sizes[-1])
+
     def decode_padding(self, batch: int) -> float:
         """Rows that the graph captured for `batch` decodes computes beyond them."""
         return float(self._padded(BatchShape(decode_seqs=float(batch))).padding)
@@ -425,8 +430,8 @@ class StepTime:
             return shape._replace(padding=0.0, pieces=0.0, eager=1.0)
         tokens = shape.decode_seqs + shape.prefill_tokens
         if shape.prefill_seqs:
-            return shape._replace(padding=0.0 if self._decodes_alone else captured_padding(tokens))
-        beyond = self._decodes_alone and tokens > self._decode_sizes[-1]  # no graph is that large: the host launches kernel by kernel
+            return shape._replace(padding=0.0 if self.decodes_alone else captured_padding(tokens))
+        beyond = self.decodes_alone and tokens > self._decode_sizes[-1]  # no graph is that large: the host launches kernel by kernel
         return shape._replace(padding=captured_padding(tokens, self._decode_sizes), eager=1.0 if beyond else shape.eager)
 
 

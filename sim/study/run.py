@@ -21,6 +21,8 @@ from sim.engine.interface import Request, Scheduler
 from sim.engine.registry import make_scheduler
 from sim.engine.rows.engine import RowsEngine
 from sim.engine.rows.made import uncovered
+from sim.engine.sglang_admission import check_admitted
+from sim.engine.sglang_options import SglangOptions
 from sim.engine.step_clock import IterationCost
 from sim.engine.vllm import check_fits
 from sim.errors import UsageError
@@ -90,8 +92,12 @@ def check_all_fit(study: Study, trace: Trace, pools: Sequence[PlannedPool]) -> N
 
 def _check_fit(trace: Trace, mine: NDArray[np.bool_], config: EngineConfig) -> None:
     total = trace.prompt_tokens + trace.output_tokens
-    for i in np.flatnonzero(mine & (total > min(config.max_model_len, config.kv_capacity_tokens))).tolist():
-        check_fits(Request(trace.request_ids[i], 0.0, int(trace.prompt_tokens[i]), int(trace.output_tokens[i])), config)
+    spare = 2 * config.block_size + 1 if config.scheduler == "sglang" else 0  # tokens within which admission looks closer
+    for i in np.flatnonzero(mine & (total > min(config.max_model_len, config.kv_capacity_tokens) - spare)).tolist():
+        request = Request(trace.request_ids[i], 0.0, int(trace.prompt_tokens[i]), int(trace.output_tokens[i]))
+        check_fits(request, config)
+        if config.scheduler == "sglang":
+            check_admitted(request, config, SglangOptions.of(config))
 
 
 def run_planned(

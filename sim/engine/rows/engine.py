@@ -19,6 +19,8 @@ from sim.engine.rows.layout import Core
 from sim.engine.rows.loop import advance, arrive
 from sim.engine.rows.made import given_of, luck_of, make_core, supply
 from sim.engine.rows.vllm import cancel
+from sim.engine.sglang_admission import check_admitted
+from sim.engine.sglang_options import SglangOptions
 from sim.engine.speculative import Speculation
 from sim.engine.step_clock import StepTime
 from sim.engine.vllm import check_fits
@@ -54,8 +56,10 @@ class RowsEngine:
     ) -> None:
         self._config, self._steps, self._given, self._fast = config, steps, given_of(steps, fast), fast
         self._shared, self._numbers = shared if config.enable_prefix_caching else {}, numbers
-        speculation = Speculation.of(config)
-        self._spare = speculation.draft_tokens * (1 + config.overlaps) + speculation.lookahead_tokens
+        self._spare = 0
+        if config.scheduler == "vllm":
+            speculation = Speculation.of(config)
+            self._spare = speculation.draft_tokens * (1 + config.overlaps) + speculation.lookahead_tokens
         self._most_tokens = min(config.max_model_len, config.kv_capacity_tokens + 1) - self._spare  # of one request
         most, empty = min(most_tokens or config.max_model_len, config.max_model_len), np.zeros(0, dtype=np.int64)
         self._e: Core = make_core(config, steps, at.records(at.RequestRow, 0), empty, most_tokens=most, arrays=fast)
@@ -120,6 +124,8 @@ class RowsEngine:
         """Queue a request. Returns when the engine goes on where that is sooner than it said. Raises UsageError when it can never fit."""
         if not 1 <= request.prompt_tokens < request.prompt_tokens + request.output_tokens <= self._most_tokens:
             check_fits(request, self._config, self._spare)
+        if self._config.scheduler == "sglang":
+            check_admitted(request, self._config, SglangOptions.of(self._config))
         place = self._row(request)
         if self._fast:
             self._c[on.NOW] = now

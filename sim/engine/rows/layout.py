@@ -24,6 +24,7 @@ WAITS, NEEDS_CHORD, NEEDS_ROWS, NEEDS_HEAD, NEEDS_DRAFT_ROWS, NEEDS_DRAFT_HEAD, 
     10
 )  # STUCK: none can run
 OUTSIDE, QUEUED, RUNNING = range(3)  # where a request is
+VLLM, SGLANG, LLAMACPP = range(3)  # kinds of engines
 OCTAVES = 40  # of the mean context of a decode batch
 NOBODY = -1
 
@@ -54,6 +55,7 @@ class RequestRow:
     deferred: int = 0  # it was passed over while it was stale, and still waits
     prefilling: int = 0  # its latest share left some of what is known to compute
     seat: int = NOBODY
+    node: int = NOBODY  # where its cached pages end (sim.engine.rows.radix)
     held: int = 0  # KV blocks
     hashed: int = 0  # of these, leading ones that can be found
     preemptions: int = 0
@@ -74,6 +76,7 @@ class RequestRow:
 class EngineRow:
     """One replica: its limits, and where it stands."""
 
+    kind: int = VLLM
     # limits
     seqs: int = 0
     budget: int = 0
@@ -95,6 +98,14 @@ class EngineRow:
     lookahead: int = 0
     drafter_rows: int = 0
     seed: int = 0
+    chunked_prefill: int = 0  # of SGLang, and down to `ignores_end`
+    most_prefill: int = 0  # tokens
+    clip: int = 0
+    retract_steps: int = 0
+    first_ratio: float = 0.0
+    least_ratio: float = 0.0
+    ratio_step: float = 0.0
+    ignores_end: int = 0
     heard: int = 1  # it stops where tokens are sent
     keep: int = 0  # a log
     # prices
@@ -110,6 +121,8 @@ class EngineRow:
     saved: int = 0
     read_blocks: int = 0
     eager: int = 0
+    decodes_alone: int = 0  # no graph holds a prefill batch
+    largest_graph: int = 0  # decodes; larger batches are launched kernel by kernel
     graph_reuse: int = 1
     verify_each_s: float = 0.0
     verify_s: float = 0.0
@@ -127,6 +140,7 @@ class EngineRow:
     first_share: int = 0
     first_send: int = 0
     first_iteration: int = 0
+    root: int = 0
     first_row: int = 0
     row_room: int = 0
     first_entry: int = 0
@@ -141,12 +155,29 @@ class EngineRow:
     idle_hits: int = 0
     shared: int = 0  # holders of blocks, less one for each block that is held
     common: int = 0  # blocks that have several
+    unused: int = 0  # pages of SGLang that nothing holds
+    evictable: int = 0
+    next_node: int = 0
+    spare_node: int = NOBODY
+    uses: int = 0
+    found: int = NOBODY  # by the latest look into the tree
     # requests
     head: int = NOBODY
     tail: int = NOBODY
     queued: int = 0
     deferred: int = 0  # of these, those that were passed over while their tokens were on the way
     running: int = 0
+    inside: int = 0  # of SGLang: admitted and not done
+    begun: int = NOBODY  # whose prompt goes on in the next prefill batch
+    prefilled: int = 0  # shares of the latest prefill batch, until the next decision
+    prefilled_in: int = 0
+    full: int = 0  # no use looking at the queue before a running request finishes
+    looks: int = 0
+    ratio: float = 0.0  # share of what running requests may still generate that admission reserves
+    promised: float = 0.0  # tokens of a prefill batch: expected to be needed, taken, left to compute, left in the chunk
+    taken: int = 0
+    inputs: int = 0
+    chunk_left: int = 0
     # prefill interval
     holds: int = 0
     executed: int = 0
@@ -181,6 +212,7 @@ class IterationRow:
     shares: int = 0
     tokens: int = 0
     reads_prompt: int = 0
+    prefill: int = 0  # a prefill batch of SGLang
     admitted: int = 0
     preempted: int = 0
     lacks: int = 0
@@ -229,6 +261,21 @@ class BlockRow:
     listed: int = 0  # in the table
     copy: int = NOBODY  # next block with the same contents
     before: int = NOBODY  # in the order of eviction
+    behind: int = NOBODY
+
+
+@dataclass(slots=True, eq=False)
+class NodeRow:
+    """A run of cached pages that are shared as one."""
+
+    parent: int = 0
+    request: int = 0  # whose pages it has, `count` from `start` on
+    start: int = 0
+    count: int = 0
+    locks: int = 0  # requests that hold it
+    children: int = 0
+    used: int = 0  # number of its latest use
+    before: int = NOBODY  # in the order of use
     behind: int = NOBODY
 
 
@@ -293,7 +340,8 @@ class Core(NamedTuple):
     iterations: MutableSequence[IterationRow]  # [2 * replicas]
     shares: MutableSequence[ShareRow]  # [2 * replicas * places]
     sends: MutableSequence[SendRow]  # [replicas * places]
-    blocks: MutableSequence[BlockRow]  # [replicas * blocks]
+    blocks: MutableSequence[BlockRow]  # [replicas * blocks] of vLLM
+    nodes: MutableSequence[NodeRow]  # [replicas * (pages + 1)] of SGLang
     log: MutableSequence[LogRow]
     entries: MutableSequence[EntryRow]
     requests: MutableSequence[RequestRow]
@@ -316,6 +364,7 @@ ROWS = {
     "shares": ShareRow,
     "sends": SendRow,
     "blocks": BlockRow,
+    "nodes": NodeRow,
     "log": LogRow,
     "entries": EntryRow,
     "requests": RequestRow,

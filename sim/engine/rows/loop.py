@@ -17,6 +17,7 @@ from sim.engine.rows.layout import (
     NEVER,
     NOBODY,
     SENDS,
+    SGLANG,
     STUCK,
     TOO_LATE,
     WAITS,
@@ -25,6 +26,8 @@ from sim.engine.rows.layout import (
 )
 from sim.engine.rows.log import log_is_full, note_chunk, note_return
 from sim.engine.rows.price import Given, occupied, price
+from sim.engine.rows.radix import free_pages
+from sim.engine.rows.sglang import collect_sglang, decide_sglang
 from sim.engine.rows.vllm import collect, decide, share_at
 from sim.engine.rows.waiting import add
 from sim.ticks import MOST_TICKS
@@ -80,21 +83,22 @@ def choose(e: Core, s: EngineRow) -> int:
     """Decide what runs next, if anything does. Where nothing is under way, a decision that only made room is made again."""
     i = 1 if s.under_way == 0 else 0
     it = e.iterations[s.first_iteration + i]
-    decide(e, s, i)
+    decide_by_kind(e, s, i)
     if not it.shares and it.preempted and s.under_way == NOBODY:
         s.evicted += it.preempted
-        decide(e, s, i)
+        decide_by_kind(e, s, i)
     if not it.shares:
         s.evicted += it.preempted
         if s.under_way != NOBODY:
             return pause(s, LAST, s.ends, 0)
-        if s.queued + s.running:
+        if s.queued + running_of(s):
             return STUCK
         s.evicted = 0
         return pause(s, IDLE, NEVER, 1)
     it.preempted += s.evicted
     s.evicted = 0
-    it.decided, it.waiting, it.running, it.used = s.now, s.queued, s.running, s.end_block - s.first_block - s.free
+    it.decided, it.waiting, it.running = s.now, s.queued, running_of(s)
+    it.used = s.end_block - s.first_block - (free_pages(s) if s.kind == SGLANG else s.free)
     it.host = occupied(s, it) if s.overlap else 0
     it.head_start = max(s.ends - s.decides, 0)
     s.decided = i
@@ -102,6 +106,19 @@ def choose(e: Core, s: EngineRow) -> int:
         return pause(s, SENDS, max(s.decides + it.host, s.ends), 0)
     s.phase = LAUNCH
     return 0
+
+
+def decide_by_kind(e: Core, s: EngineRow, i: int) -> None:
+    """Decide iteration `i` as the engine does."""
+    if s.kind == SGLANG:
+        decide_sglang(e, s, i)
+    else:
+        decide(e, s, i)
+
+
+def running_of(s: EngineRow) -> int:
+    """Requests that are inside and do not wait."""
+    return s.inside if s.kind == SGLANG else s.running
 
 
 def launch(e: Core, s: EngineRow, given: Given) -> int:
@@ -129,7 +146,10 @@ def pause(s: EngineRow, phase: int, wake: int, after_arrivals: int) -> int:
 
 def send(e: Core, s: EngineRow, i: int) -> None:
     """The tokens of iteration `i` are sent now."""
-    collect(e, s, i)
+    if s.kind == SGLANG:
+        collect_sglang(e, s, i)
+    else:
+        collect(e, s, i)
     it, begin, now = e.iterations[s.first_iteration + i], share_at(s, i), s.now
     place = fresh = sampled = gaps = 0
     s.sent = 0

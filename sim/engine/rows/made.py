@@ -14,6 +14,7 @@ from sim.engine.config import EngineConfig
 from sim.engine.rows import layout as at
 from sim.engine.rows.layout import Core, Lazily, Noughts
 from sim.engine.rows.price import Given
+from sim.engine.sglang_options import SglangOptions
 from sim.engine.speculative import Speculation
 from sim.engine.step_clock import StepTime
 from sim.engine.versions import rules_of
@@ -34,7 +35,9 @@ class PlainPolicy(NamedTuple):
 def uncovered(config: EngineConfig, steps: StepTime) -> str:
     """Why the engine in rows cannot stand for this one; nothing where it can."""
     reasons = (
-        (config.scheduler != "vllm", f"engine {config.scheduler}"),
+        (config.scheduler not in ("vllm", "sglang"), f"engine {config.scheduler}"),
+        (config.options.get("schedule_policy") == "lpm", "longest cached prefix first"),
+        (config.options.get("ignore_eos") and not config.enable_prefix_caching, "known ends without a prefix cache"),
         (config.options.get("host_blocks") or config.options.get("disk_blocks"), "KV tiers"),
         (not steps.in_stages, "attention that hangs on each context"),
         (steps.parts > 1, "iterations in parts"),
@@ -45,7 +48,6 @@ def uncovered(config: EngineConfig, steps: StepTime) -> str:
 
 def engine_row(config: EngineConfig, steps: StepTime, most_tokens: int, keep: bool, heard: bool) -> Any:
     """One replica before the first arrival."""
-    speculation, rules = Speculation.of(config), rules_of(config.engine_version)
     s = at.EngineRow()
     s.seqs, s.budget, s.block = config.max_num_seqs, config.max_num_batched_tokens, config.block_size
     s.watermark = int(config.watermark * config.num_gpu_blocks)
@@ -53,14 +55,13 @@ def engine_row(config: EngineConfig, steps: StepTime, most_tokens: int, keep: bo
     s.overlap, s.ranked, s.max_len = int(config.overlaps), int(config.policy == "priority"), config.max_model_len
     s.threshold, s.interval = config.long_prefill_token_threshold, config.prefill_schedule_interval
     s.latest_prefill = -s.interval
-    s.goes_on, s.remembers_samples = int(rules.goes_on), int(rules.remembers_samples)
-    s.unnamed, s.drops_last_hit = speculation.unnamed_tokens, int(speculation.drops_last_hit)
-    s.drafting, s.lookahead, s.drafter_rows = speculation.draft_tokens, speculation.lookahead_tokens, speculation.drafter_rows
-    s.seed, s.heard, s.keep = speculation.seed & 0xFFFFFFFF, int(heard), int(keep)
+    s.heard, s.keep = int(heard), int(keep)
+    (_vllm if config.scheduler == "vllm" else _sglang)(s, config)
     s.jumps, s.window, s.parts = int(steps.jumps), steps.model.window or 0, steps.parts
     s.host_each, s.host_sequence, s.host_prefill, s.launching, s.launching_pieces, s.launching_decodes = steps.host_ticks
     s.saved, s.read_blocks = steps.reread
     s.eager, s.graph_reuse = int(steps.eager), int(steps.graph_reuse)
+    s.decodes_alone, s.largest_graph = int(steps.decodes_alone), steps.largest_graph
     s.verify_s, s.verify_each_s = steps.verify_s, steps.verify_seq_s
     if steps.draft is not None:
         s.draft_model, s.draft_pieces, s.draft_window = 1, int(steps.draft_pieces), steps.draft.model.window or 0
@@ -68,6 +69,24 @@ def engine_row(config: EngineConfig, steps: StepTime, most_tokens: int, keep: bo
     s.most_blocks = -(-min(most_tokens + 2 * s.drafting + 2, config.max_model_len) // s.block) + 1
     s.row_room, s.entry_room = (ROW_MOST, ROW_MOST + 16 * s.seqs) if keep else (0, 0)
     return s
+
+
+def _vllm(s: at.EngineRow, config: EngineConfig) -> None:
+    speculation, rules = Speculation.of(config), rules_of(config.engine_version)
+    s.goes_on, s.remembers_samples = int(rules.goes_on), int(rules.remembers_samples)
+    s.unnamed, s.drops_last_hit = speculation.unnamed_tokens, int(speculation.drops_last_hit)
+    s.drafting, s.lookahead, s.drafter_rows = speculation.draft_tokens, speculation.lookahead_tokens, speculation.drafter_rows
+    s.seed = speculation.seed & 0xFFFFFFFF
+
+
+def _sglang(s: at.EngineRow, config: EngineConfig) -> None:
+    options = SglangOptions.of(config)
+    s.kind, s.overlap, s.chunked_prefill = at.SGLANG, int(options.overlap_schedule), int(config.enable_chunked_prefill)
+    s.most_prefill, s.clip, s.retract_steps = options.max_prefill_tokens, options.clip_new_tokens, options.retract_decode_steps
+    s.first_ratio = s.ratio = options.init_new_token_ratio
+    s.least_ratio = options.min_new_token_ratio
+    s.ratio_step = (options.init_new_token_ratio - options.min_new_token_ratio) / options.ratio_decay_steps
+    s.ignores_end, s.unused = int(options.ignore_eos), config.num_gpu_blocks - 1
 
 
 def make_core(
@@ -98,14 +117,16 @@ def make_core(
             "first_block": i * blocks, "end_block": (i + 1) * blocks, "fresh": i * blocks, "first_slot": i * slots,
             "first_running": 2 * i * seqs, "first_held": i * seqs * one.most_blocks, "first_share": 2 * i * (seqs + 1),
             "first_send": 2 * i * seqs, "first_iteration": 2 * i, "first_row": i * one.row_room, "first_entry": i * one.entry_room,
+            "root": i * (blocks + 1), "next_node": i * (blocks + 1) + 1,
         }  # fmt: skip
         engines.append(at.EngineRow(**values))
     counts = {
-        "iterations": 2 * replicas, "shares": 2 * replicas * (seqs + 1), "sends": 2 * replicas * seqs, "blocks": replicas * blocks,
+        "iterations": 2 * replicas, "shares": 2 * replicas * (seqs + 1), "sends": 2 * replicas * seqs,
+        "blocks": 0 if one.kind else replicas * blocks, "nodes": replicas * (blocks + 1) if one.kind else 0,
         "log": replicas * one.row_room, "entries": replicas * one.entry_room,
     }  # fmt: skip
-    speculation = Speculation.of(config)
-    acceptance = np.array([speculation.position_probability(place) for place in range(one.drafting)])
+    chances = Speculation.of(config).position_probability if one.drafting else float
+    acceptance = np.array([chances(place) for place in range(one.drafting)])
     padding = np.array([steps.decode_padding(batch) for batch in range(seqs + 1)])
     running: Any = np.zeros((replicas, 2, seqs), dtype=np.int64)
     running[:, 1] = np.arange(seqs)
@@ -118,7 +139,7 @@ def make_core(
         "draft_by_rows": np.full(3 * rows if one.draft_model else 0, -1.0), "draft_heads": np.full(logits if one.draft_model else 0, -1.0),
         "acceptance": acceptance, "padding": padding,
     }  # fmt: skip
-    held, table = replicas * seqs * one.most_blocks, replicas * slots
+    held, table = 0 if one.kind else replicas * seqs * one.most_blocks, replicas * slots
     if arrays:
         made: dict[str, Any] = {name: at.records(at.ROWS[name], count) for name, count in counts.items()}
         made["engines"] = np.array(

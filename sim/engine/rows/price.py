@@ -225,6 +225,10 @@ def shape_of(e: Core, s: EngineRow, b: Batch, context: int, all_verify: bool) ->
         padding, pieces, eager = 0.0, 0.0, 1.0
     elif b.chunks == 0.0:
         padding = e.padding[b.decodes]
+        if s.decodes_alone and b.decodes > s.largest_graph:
+            eager = 1.0  # no graph is that large: the host launches kernel by kernel
+    elif s.decodes_alone:
+        padding = 0.0
     if b.verifying and not s.graph_reuse:
         padding, eager = 0.0, 1.0
     return with_graphs(shape, has_prefill, eager, pieces, padding)
