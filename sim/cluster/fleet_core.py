@@ -24,34 +24,32 @@ from sim.ticks import MOST_TICKS, TICK_S, to_ticks
 
 def serve_fleet(f: FleetCore, given: Given) -> int:
     """Serve all calls, or stop for what the engine of the replica AT needs."""
-    c, loads = f.c, f.loads
+    c = f.c
     if c[on.ALONE]:
         return act(f, given)
     if not c[on.NEXT]:
         send_due(f)
     while True:
         if c[on.AT] < 0:
-            replica, server = 0, 0
-            for i in range(0, c[on.REPLICAS] * on.LOAD, on.LOAD):
-                if loads[i + on.WAKES] < loads[replica + on.WAKES] or (
-                    loads[i + on.WAKES] == loads[replica + on.WAKES] and loads[i + on.AFTER_ARRIVALS] < loads[replica + on.AFTER_ARRIVALS]
-                ):
-                    replica = i
-                if loads[i + on.LEAVES] < loads[server + on.LEAVES]:
-                    server = i
-            wakes, leaves = loads[replica + on.WAKES], loads[server + on.LEAVES]
+            replica, server, wakes, leaves = 0, 0, f.wakes[0], f.departs[0]
+            for i in range(1, c[on.REPLICAS]):
+                wake = f.wakes[i]
+                if wake < wakes or (wake == wakes and f.ranks[i] < f.ranks[replica]):
+                    replica, wakes = i, wake
+                if f.departs[i] < leaves:
+                    server, leaves = i, f.departs[i]
             happens = f.events[on.TICK] if c[on.EVENTS] else NEVER
             first = min(wakes, leaves, happens)
             if first >= MOST_TICKS:
                 return DONE if first == NEVER else TOO_LATE
             c[on.NOW] = max(first, c[on.NOW])
             if leaves == first:
-                leave_server(f, server // on.LOAD)
+                leave_server(f, server)
                 continue
-            if happens == first and (wakes > first or loads[replica + on.AFTER_ARRIVALS]):
+            if happens == first and (wakes > first or f.ranks[replica]):
                 happen(f)
                 continue
-            c[on.AT] = replica // on.LOAD
+            c[on.AT] = replica
         s = f.core.engines[c[on.AT]]
         reason = advance(f.core, s, given)
         if reason:
@@ -213,10 +211,10 @@ def share_server(f: FleetCore, i: int) -> None:
 def note_departure(f: FleetCore, i: int) -> None:
     """Keep when the next call leaves an API server."""
     load = i * on.LOAD
-    f.loads[load + on.LEAVES] = NEVER
+    f.departs[i] = NEVER
     if f.loads[load + on.SERVING]:
         left = max(f.leaves[f.loads[load + on.SERVER_HEAD]] - f.given[i], 0.0)
-        f.loads[load + on.LEAVES] = f.loads[load + on.SINCE] + math.ceil(left * f.loads[load + on.SERVING])
+        f.departs[i] = f.loads[load + on.SINCE] + math.ceil(left * f.loads[load + on.SERVING])
 
 
 def leave_server(f: FleetCore, i: int) -> None:

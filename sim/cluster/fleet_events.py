@@ -9,7 +9,7 @@ from sim.engine.rows.layout import EngineRow
 
 def note_wake(f: FleetCore, i: int, s: EngineRow) -> None:
     """Keep when a replica goes on."""
-    f.loads[i * on.LOAD + on.WAKES], f.loads[i * on.LOAD + on.AFTER_ARRIVALS] = s.wake, s.after_arrivals
+    f.wakes[i], f.ranks[i] = s.wake, s.after_arrivals
 
 
 def push(f: FleetCore, tick: int, kind: int, call: int) -> None:

@@ -153,7 +153,7 @@ def _state(
     c[[on.REMEMBERS, on.NAMES]] = remembers, shared.distinct if shared else 0
     c[on.FREE], c[on.AT] = count if max_concurrency is None else max_concurrency, -1
     loads = np.zeros((replicas, on.LOAD), dtype=np.int64)
-    loads[:, (on.WAKES, on.LEAVES)], loads[:, on.AFTER_ARRIVALS], loads[:, on.OLDEST] = NEVER, 1, -1
+    loads[:, on.OLDEST] = -1
     idle = 0.0 if settings.get("idle_scores_zero") else 1.0
     x = [host.request_s, host.serial_s, host.prompt_token_s, host.response_s, host.token_s]
     x += [settings.get("overload_factor", 0.0), settings.get("decode_weight", 0.0), idle]
@@ -169,6 +169,9 @@ def _state(
         "think_s": np.array(trace.think_s, dtype=np.float64),
         "leaves": np.zeros(count),
         "given": np.zeros(replicas),
+        "wakes": np.full(replicas, NEVER),
+        "ranks": np.ones(replicas, dtype=np.int64),
+        "departs": np.full(replicas, NEVER),
         "order": np.zeros(count, dtype=np.int64),
         "loads": loads.ravel(),
         "holders": np.zeros(c[on.NAMES], dtype=np.int64),

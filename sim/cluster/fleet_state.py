@@ -38,7 +38,7 @@ NOT_YET, ITS_OWN, NEVER_MORE = range(3)
 _places = count()
 REQUESTS, PENDING, ONGOING, KNOWN = (next(_places) for _ in range(4))  # as sim.cluster.policies.Load; blocks of the call that is routed
 INSIDE = next(_places)  # calls sent to it and not finished
-SERVER_HEAD, SERVER_TAIL, SINCE, LEAVES, WAKES, AFTER_ARRIVALS = (next(_places) for _ in range(6))
+SERVER_HEAD, SERVER_TAIL, SINCE = (next(_places) for _ in range(3))
 SERVING = next(_places)  # ticks of work of all calls at its API server
 REMEMBERED, OLDEST, OLDEST_PLACE, LATEST = (next(_places) for _ in range(4))  # blocks; first call with such, and block of it; last call
 LOAD = next(_places)
@@ -79,6 +79,9 @@ class FleetCore(NamedTuple):
     think_s: Any
     leaves: Any  # [calls] what `given` will be when a call leaves its API server
     given: Any  # [replicas] share of its work that every call at the API server has had since it was empty
+    wakes: Ints  # [replicas] ticks when each goes on
+    ranks: Ints  # [replicas] whether it does so behind what arrives at that instant
+    departs: Ints  # [replicas] ticks when the next call leaves its API server
     order: Ints  # [calls] in which they were sent
     loads: Ints
     holders: Ints  # [names] a bit for each replica that was sent the block

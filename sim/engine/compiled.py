@@ -31,7 +31,7 @@ from sim.cluster.fleet_core import serve_fleet
 from sim.cost import batch, smooth, step_time, work
 from sim.cost.graphs import GRAPH_TOKENS, captured_padding
 from sim.engine import step_clock as iteration
-from sim.engine.rows import drafts, kv, log, loop, price, radix, sglang, vllm, waiting
+from sim.engine.rows import drafts, kv, log, loop, price, radix, sending, sglang, vllm, waiting
 from sim.engine.rows.made import PlainPolicy
 from sim.engine.rows.price import Given
 from sim.errors import SimctlError
@@ -64,14 +64,19 @@ _FORMULA: tuple[Any, ...] = (
     ticks.to_ticks,
 )
 # modules of the engine, those that are called before those that call them
-_ENGINE = (log, kv, radix, waiting, drafts, vllm, sglang, price, loop)
+_ENGINE = (log, kv, radix, sending, waiting, drafts, vllm, sglang, price, loop)
 _FLEET = (fleet_state, fleet_events, fleet_routes, fleet_moves, fleet_core)
 
 # nothing is allocated: no references are counted
-_HOW = {"error_model": "numpy", "_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_HOW: dict[str, Any] = {"error_model": "numpy", "_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 _POLICY = PlainPolicy()
 _BLOCK = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
 _loaded: dict[str, Any] = {}  # by layout of the columns
+# Small functions that an iteration calls for every request: a call passes all columns, which takes longer than they do.
+INLINED = (
+    "share_at", "take_share", "give_share", "gives_later", "threshold_of", "blocks_of", "held_by", "note_wake", "pause", "running_of",
+    "decodes_of", "share_for", "is_done", "free_pages", "pages_needed", "begin_sending",
+)  # fmt: skip
 _tokens_so_far = [0]  # output tokens so far: a study of many small runs loads machine code as one long run does
 
 
@@ -229,11 +234,12 @@ def _made(f: fleet_state.FleetCore, given: Given) -> bytes:
     for function in _compilable():
         names = function.__globals__
         space = names | {name: found[each] for name, each in names.items() if isinstance(each, FunctionType) and each in found}
-        found[function] = numba.njit(FunctionType(function.__code__, space, function.__name__, function.__defaults__), **_HOW)
+        how = _HOW | {"inline": "always"} if function.__name__ in INLINED else _HOW
+        found[function] = numba.njit(FunctionType(function.__code__, space, function.__name__, function.__defaults__), **how)
     kinds = tuple(map(numba.typeof, (f, *_records(given))))
     with _optimised_once():
-        found[_entry].compile(kinds)
-    made = found[_entry].overloads[kinds]
+        found[_whole_simulator].compile(kinds)
+    made = found[_whole_simulator].overloads[kinds]
     _, _, (code, _) = made.library.serialize_using_object_code()
     return bytes(made.fndesc.llvm_func_name.encode() + b"\n" + code)
 
@@ -258,7 +264,7 @@ def _optimised_once() -> Iterator[None]:
     def only_whole(method: Any, otherwise: Any = None) -> Any:
         def found(self: Any, *given: Any) -> Any:
             library = given[0] if given else self
-            if _entry.__name__ in library.name:
+            if _whole_simulator.__name__ in library.name:
                 return method(self, *given)
             return otherwise(library) if otherwise else None
 
@@ -272,7 +278,7 @@ def _optimised_once() -> Iterator[None]:
 
     def optimised(library: Any) -> None:
         for function in library._final_module.functions:
-            if not function.is_declaration and _entry.__name__ not in function.name:
+            if not function.is_declaration and _whole_simulator.__name__ not in function.name:
                 function.linkage = "internal"  # called from here alone: to be inlined, and then dropped
         kept[0][2](library)
 
@@ -286,7 +292,7 @@ def _optimised_once() -> Iterator[None]:
             setattr(owner, name, method)
 
 
-def _entry(f: fleet_state.FleetCore, coefficients: Any, rates: Any, draft_coefficients: Any, draft_rates: Any) -> int:
+def _whole_simulator(f: fleet_state.FleetCore, coefficients: Any, rates: Any, draft_coefficients: Any, draft_rates: Any) -> int:
     return serve_fleet(f, Given(coefficients, rates, _POLICY, draft_coefficients, draft_rates))
 
 
@@ -305,7 +311,7 @@ def _compilable() -> Iterator[Any]:
     yield from _FORMULA
     for module in (*_ENGINE, *_FLEET):
         yield from _functions(module)
-    yield _entry
+    yield _whole_simulator
 
 
 @cache

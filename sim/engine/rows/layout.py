@@ -31,11 +31,25 @@ NOBODY = -1
 
 @dataclass(slots=True, eq=False)
 class RequestRow:
-    """One request."""
+    """One request. What every iteration reads comes first."""
 
-    arrives: int = 0  # ticks, when the engine gets it
+    computed: int = 0  # tokens that have KV, those of iterations under way among them
+    generated: int = 0  # tokens sampled
+    under_way: int = 0  # tokens of iterations under way
+    coming: int = 0  # samples of iterations under way, drafts among them
     prompt: int = 0  # tokens
     output: int = 0
+    held: int = 0  # KV blocks
+    hashed: int = 0  # of these, leading ones that can be found
+    drafts: int = 0  # proposed for the next iteration
+    prefilling: int = 0  # its latest share left some of what is known to compute
+    stale: int = 0  # tokens of iterations under way that it lost its place in
+    cancelled: int = 0
+    in_prefill: int = 0  # started or resumed, and no token since
+    state: int = 0
+    seat: int = NOBODY
+    preemptions: int = 0
+    arrives: int = 0  # ticks, when the engine gets it
     arrival_s: float = 0.0  # when its client sent it
     priority: int = 0
     name_rank: int = 0  # place of its name among all
@@ -43,26 +57,12 @@ class RequestRow:
     comes_with: int = 0  # tokens whose KV comes with the request
     names: int = 0  # where the names of its leading blocks begin that others also ask for
     depth: int = 0  # and how many
-    state: int = 0
     before: int = NOBODY  # in the queue
     behind: int = NOBODY
-    computed: int = 0  # tokens that have KV, those of iterations under way among them
-    generated: int = 0  # tokens sampled
-    under_way: int = 0  # tokens of iterations under way
-    coming: int = 0  # samples of iterations under way, drafts among them
-    stale: int = 0  # tokens of iterations under way that it lost its place in
-    drafts: int = 0  # proposed for the next iteration
     deferred: int = 0  # it was passed over while it was stale, and still waits
-    prefilling: int = 0  # its latest share left some of what is known to compute
-    seat: int = NOBODY
     node: int = NOBODY  # where its cached pages end (sim.engine.rows.radix)
-    held: int = 0  # KV blocks
-    hashed: int = 0  # of these, leading ones that can be found
-    preemptions: int = 0
     cached: int = NOBODY  # prompt tokens found at the first admission; -1: not admitted
-    cancelled: int = 0
-    in_prefill: int = 0  # started or resumed, and no token since
-    sampled_in: int = NOBODY  # number of the iteration of its latest token
+    sampled_in: int = NOBODY  # number of the iteration of its latest token, where a log is kept
     sampled_at: int = 0  # ticks when that was sent
     scheduled: int = NOBODY
     first_sent: int = NOBODY
@@ -193,6 +193,9 @@ class EngineRow:
     under_way: int = NOBODY  # iteration (0 or 1) whose tokens are not sent
     decided: int = NOBODY  # iteration that is decided and not launched
     number: int = 0  # iterations whose tokens were sent
+    fresh_tokens: int = 0  # of the iteration that is sent: prompts of first tokens, tokens, and those that came without a pause
+    sampled: int = 0
+    gaps: int = 0
     evicted: int = 0  # preempted by decisions that then had nothing to run
     sent: int = 0
     needed: int = 0
@@ -226,6 +229,8 @@ class IterationRow:
     host: int = 0
     head_start: int = 0
     started: int = 0
+    decodes: int = 0  # shares of one token behind the prompt
+    context: int = 0  # tokens that these read, where no drafts are verified
     row: int = NOBODY
 
 
@@ -240,7 +245,6 @@ class ShareRow:
     blind: int = 0  # its draft rows are padding: none can be accepted
     admitted: int = 0
     in_prefill: int = 0
-    took: int = 0  # sampled tokens when it was collected
 
 
 @dataclass(slots=True, eq=False)

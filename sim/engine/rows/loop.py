@@ -24,11 +24,12 @@ from sim.engine.rows.layout import (
     Core,
     EngineRow,
 )
-from sim.engine.rows.log import log_is_full, note_chunk, note_return
+from sim.engine.rows.log import log_is_full
 from sim.engine.rows.price import Given, occupied, price
 from sim.engine.rows.radix import free_pages
+from sim.engine.rows.sending import begin_sending, end_sending
 from sim.engine.rows.sglang import collect_sglang, decide_sglang
-from sim.engine.rows.vllm import collect, decide, share_at
+from sim.engine.rows.vllm import collect, decide
 from sim.engine.rows.waiting import add
 from sim.ticks import MOST_TICKS
 
@@ -146,48 +147,9 @@ def pause(s: EngineRow, phase: int, wake: int, after_arrivals: int) -> int:
 
 def send(e: Core, s: EngineRow, i: int) -> None:
     """The tokens of iteration `i` are sent now."""
+    begin_sending(s)
     if s.kind == SGLANG:
         collect_sglang(e, s, i)
     else:
         collect(e, s, i)
-    it, begin, now = e.iterations[s.first_iteration + i], share_at(s, i), s.now
-    place = fresh = sampled = gaps = 0
-    s.sent = 0
-    for seat in range(begin, begin + it.shares):
-        share = e.shares[seat]
-        row = e.requests[share.request]
-        if s.keep and share.in_prefill:
-            note_chunk(e, s, it, share.request, share.tokens, row.computed - row.under_way)
-        if not share.took:
-            continue
-        sampled += share.took
-        if row.generated == share.took:
-            fresh += row.prompt
-            row.first_sent, row.first_place = now, place
-            note_sent(e, s, share.request, place, 0)
-        elif row.sampled_in == s.number:
-            gaps += 1
-        elif s.keep and row.sampled_in >= 0:
-            note_return(e, s, it, share.request, row.sampled_at, now)
-        row.sampled_in, row.sampled_at = s.number + 1, now
-        if row.generated >= row.output:
-            row.last_sent, row.last_place = now, place
-            note_sent(e, s, share.request, place, 1)
-        place += 1
-    if fresh:
-        for seat in range(s.first_send, s.first_send + s.sent):
-            if not e.sends[seat].last:
-                e.requests[e.sends[seat].request].fresh = fresh
-    s.number += 1
-    if not s.heard:
-        s.sent = 0
-    if s.keep:
-        log = e.log[it.row]
-        log.started, log.sent, log.sampled, log.gaps = it.started, now, sampled, gaps
-
-
-def note_sent(e: Core, s: EngineRow, r: int, place: int, last: int) -> None:
-    """A request's first or last token is sent now."""
-    each = e.sends[s.first_send + s.sent]
-    each.request, each.place, each.last = r, place, last
-    s.sent += 1
+    end_sending(e, s, e.iterations[s.first_iteration + i])

@@ -125,6 +125,11 @@ def batch_of(e: Core, s: EngineRow, it: IterationRow, i: int) -> Batch:
     )  # fmt: skip
 
 
+def decodes_of(it: IterationRow) -> Batch:
+    """The sums of an iteration of decodes alone."""
+    return Batch(it.decodes, it.context, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0, 0)
+
+
 def octave_of(mean: int, near: int) -> int:
     """The largest k with 2**k at most `mean`, sought from `near`."""
     while mean >> near == 0:
@@ -150,7 +155,7 @@ def occupied(s: EngineRow, it: IterationRow) -> int:
 def price(e: Core, s: EngineRow, i: int, given: Given) -> int:
     """Price iteration `i`: `s.priced` holds its ticks. Returns what is needed, or 0."""
     it = e.iterations[s.first_iteration + i]
-    b = batch_of(e, s, it, i)
+    b = decodes_of(it) if s.jumps and not s.drafting and it.decodes == it.shares else batch_of(e, s, it, i)
     chunks = int(b.chunks)
     all_verify = b.verifying > 0 and b.verifying == chunks and all_logits(b)
     ready = preparing(s, it.shares, int(chunks > 0))

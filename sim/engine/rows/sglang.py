@@ -9,7 +9,7 @@ to the queue, and the share is raised. Decisions are those of SGLang 0.5.23, wit
 from __future__ import annotations
 
 from sim.engine.rows.layout import NOBODY, OUTSIDE, RUNNING, Core, EngineRow, IterationRow
-from sim.engine.rows.log import note_loss
+from sim.engine.rows.log import note_chunk, note_loss
 from sim.engine.rows.radix import (
     allocate_pages,
     free_all,
@@ -22,6 +22,7 @@ from sim.engine.rows.radix import (
     pages_needed,
     unlocked,
 )
+from sim.engine.rows.sending import note_token
 from sim.engine.rows.waiting import add, take_out
 
 MOST_MATCHED = 128  # waiting requests beyond which the queue is left as it is
@@ -33,7 +34,7 @@ def decide_sglang(e: Core, s: EngineRow, i: int) -> None:
     """Decide iteration `i`: a prefill batch when there is one to run, else a decode step."""
     it = e.iterations[s.first_iteration + i]
     take_in_prefilled(e, s)
-    it.shares = it.tokens = it.admitted = it.preempted = it.lacks = it.reads_prompt = it.shared = it.common = it.prefill = 0
+    it.shares = it.tokens = it.admitted = it.preempted = it.lacks = it.reads_prompt = it.shared = it.common = it.prefill = it.decodes = it.context = 0
     prefill_batch(e, s, it, i)
     if it.shares:
         it.prefill = 1
@@ -50,6 +51,9 @@ def decide_sglang(e: Core, s: EngineRow, i: int) -> None:
         if share.samples:
             row.in_prefill = 0
         it.tokens += share.tokens
+        if share.tokens == 1 and row.computed >= row.prompt:
+            it.decodes += 1
+            it.context += row.computed
         row.computed += share.tokens
         row.under_way += share.tokens
     if not it.shares and s.under_way == NOBODY:
@@ -147,7 +151,7 @@ def look_at_queue(e: Core, s: EngineRow) -> None:
 def share_for(e: Core, s: EngineRow, it: IterationRow, i: int, r: int, tokens: int) -> None:
     """The iteration computes tokens of a request."""
     share = e.shares[s.first_share + i * (s.seqs + 1) + it.shares]
-    share.request, share.tokens, share.drafts, share.blind, share.admitted, share.took = r, tokens, 0, 0, 0, 0
+    share.request, share.tokens, share.drafts, share.blind, share.admitted = r, tokens, 0, 0, 0
     it.shares += 1
 
 
@@ -321,21 +325,24 @@ def send_back(e: Core, s: EngineRow, it: IterationRow, r: int) -> None:
 
 
 def collect_sglang(e: Core, s: EngineRow, i: int) -> None:
-    """The tokens of iteration `i` are known: advance its requests, free the finished."""
-    it, begin = e.iterations[s.first_iteration + i], s.first_share + i * (s.seqs + 1)
-    for place in range(begin, begin + it.shares):
-        share = e.shares[place]
+    """The tokens of iteration `i` are sent now: advance its requests, free the finished."""
+    it, begin, place = e.iterations[s.first_iteration + i], s.first_share + i * (s.seqs + 1), 0
+    for seat in range(begin, begin + it.shares):
+        share = e.shares[seat]
         r = share.request
         row = e.requests[r]
-        share.took = 0
-        if row.stale:
-            row.stale -= 1
-            continue
-        row.under_way -= share.tokens
-        if not share.samples:
+        lost = row.stale > 0
+        row.stale -= int(lost)
+        if not lost:
+            row.under_way -= share.tokens
+        if s.keep and share.in_prefill:
+            note_chunk(e, s, it, r, share.tokens, row.computed - row.under_way)
+        if lost or not share.samples:
             continue
         row.generated += 1
-        share.took = 1
+        if s.keep or row.generated == 1 or row.generated >= row.output:
+            note_token(e, s, it, r, 1, place)
+        place += 1
         done = row.generated >= row.output
         if it.prefill or done:
             keep_pages(e, s, r, row.computed - row.under_way)

@@ -12,14 +12,15 @@ from sim.engine.interface import BLOCKS, BUDGET, SLOTS
 from sim.engine.rows.drafts import accepted
 from sim.engine.rows.kv import allocate, blocks_of, find_hits, give_back, list_own, remember, sit
 from sim.engine.rows.layout import NOBODY, OUTSIDE, RUNNING, Core, EngineRow, IterationRow
-from sim.engine.rows.log import note_loss
+from sim.engine.rows.log import note_chunk, note_loss
+from sim.engine.rows.sending import note_token
 from sim.engine.rows.waiting import next_waiting, put_back, take_out
 
 
 def decide(e: Core, s: EngineRow, i: int) -> None:
     """Decide iteration `i` (0 or 1, whichever is not under way): running requests in order, then admissions unless somebody left."""
     it = e.iterations[s.first_iteration + i]
-    it.shares = it.tokens = it.admitted = it.preempted = it.lacks = it.reads_prompt = 0
+    it.shares = it.tokens = it.admitted = it.preempted = it.lacks = it.reads_prompt = it.decodes = it.context = 0
     it.uniform = int(s.drafting > 0)
     if s.interval > 1:
         hold_prefill(e, s)
@@ -32,9 +33,15 @@ def decide(e: Core, s: EngineRow, i: int) -> None:
     if s.interval > 1:
         keep_interval(e, s, it, i, started)
     it.shared, it.common = s.shared, s.common
-    begin = share_at(s, i)
-    for place in range(begin, begin + it.shares):
-        give_share(e, s, it, place)
+    if gives_later(s):
+        begin = share_at(s, i)
+        for place in range(begin, begin + it.shares):
+            give_share(e, s, it, place)
+
+
+def gives_later(s: EngineRow) -> bool:
+    """Whether shares are given when all are decided: one may be withdrawn before, or is looked at as it was."""
+    return s.ranked > 0 or s.interval > 1
 
 
 def share_at(s: EngineRow, i: int) -> int:
@@ -47,7 +54,10 @@ def give_share(e: Core, s: EngineRow, it: IterationRow, place: int) -> None:
     share = e.shares[place]
     row = e.requests[share.request]
     tokens = share.tokens
-    if tokens > 1 and (not row.generated or row.computed - row.under_way + tokens <= row.prompt + row.generated):
+    if tokens == 1 and row.computed >= row.prompt:
+        it.decodes += 1
+        it.context += row.computed
+    elif tokens > 1 and (not row.generated or row.computed - row.under_way + tokens <= row.prompt + row.generated):
         it.reads_prompt = 1
     share.in_prefill = row.in_prefill
     it.tokens += tokens
@@ -123,9 +133,12 @@ def threshold_of(s: EngineRow) -> int:
 
 def take_share(e: Core, s: EngineRow, it: IterationRow, i: int, r: int, tokens: int) -> None:
     """The iteration computes tokens of a request."""
-    share = e.shares[share_at(s, i) + it.shares]
-    share.request, share.tokens, share.blind, share.admitted, share.took = r, tokens, 0, 0, 0
+    place = share_at(s, i) + it.shares
+    share = e.shares[place]
+    share.request, share.tokens, share.blind, share.admitted = r, tokens, 0, 0
     it.shares += 1
+    if not gives_later(s):
+        give_share(e, s, it, place)
 
 
 def withdraw(e: Core, s: EngineRow, it: IterationRow, i: int, r: int) -> int:
@@ -139,7 +152,7 @@ def withdraw(e: Core, s: EngineRow, it: IterationRow, i: int, r: int) -> int:
             back = share.tokens + s.drafter_rows
         else:
             to = e.shares[begin + kept]
-            to.request, to.tokens, to.blind, to.admitted, to.took = share.request, share.tokens, share.blind, share.admitted, share.took
+            to.request, to.tokens, to.blind, to.admitted = share.request, share.tokens, share.blind, share.admitted
             kept += 1
     it.shares = kept
     return back
@@ -229,11 +242,11 @@ def admit(e: Core, s: EngineRow, it: IterationRow, i: int, budget: int) -> int:
 
 
 def collect(e: Core, s: EngineRow, i: int) -> None:
-    """The tokens of iteration `i` are known: advance its requests, keep what is accepted, free the finished."""
-    it, begin, gone = e.iterations[s.first_iteration + i], share_at(s, i), 0
-    for place in range(begin, begin + it.shares):
-        share = e.shares[place]
-        share.took = 0
+    """The tokens of iteration `i` are sent now: advance its requests, keep what is accepted, free the finished."""
+    it, begin, gone, place = e.iterations[s.first_iteration + i], share_at(s, i), 0, 0
+    remembers = s.caching and (s.overlap or (s.drafting and s.remembers_samples))
+    for seat in range(begin, begin + it.shares):
+        share = e.shares[seat]
         r = share.request
         row = e.requests[r]
         if row.cancelled:
@@ -248,20 +261,25 @@ def collect(e: Core, s: EngineRow, i: int) -> None:
             row.stale -= share.tokens
         else:
             row.under_way -= share.tokens
+        if s.keep and share.in_prefill:
+            note_chunk(e, s, it, r, share.tokens, row.computed - row.under_way)
         if not share.samples:
             continue
         row.generated += 1
         kept = 0
         if share.drafts and not share.blind:
             kept = min(accepted(e, s, r, share.drafts), row.output - row.generated)
-        row.generated += kept
-        share.took = 1 + kept
+            row.generated += kept
         if not stale:
             row.computed -= share.drafts - kept
             row.coming -= 1 + share.drafts
-            done = row.computed - row.under_way
-            if s.caching and done >= (row.hashed + 1) * s.block and (s.overlap or (s.drafting and s.remembers_samples)):
-                remember(e, s, r, done)
+            if remembers:
+                done = row.computed - row.under_way
+                if done >= (row.hashed + 1) * s.block:
+                    remember(e, s, r, done)
+        if s.keep or row.generated == 1 + kept or row.generated >= row.output:
+            note_token(e, s, it, r, 1 + kept, place)
+        place += 1
         if row.generated >= row.output:
             if stale:
                 take_out(e, s, r)
