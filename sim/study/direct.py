@@ -310,7 +310,8 @@ def _requests(trace: Trace, run: FleetRun, host: HostRates, decision: Ints) -> d
     order = run.order
     n = len(order)
 
-    rows = run.requests[order]
+    in_order = n < 2 or bool((order[1:] > order[:-1]).all())
+    rows = run.requests if in_order and n == len(run.requests) else run.requests[order]
     first_s, last_s, through_s = rows["first_sent"] * TICK_S, rows["last_sent"] * TICK_S, _through_s(rows, host)
     floats: dict[str, Any] = {
         "arrival_s": run.arrival_s[order],

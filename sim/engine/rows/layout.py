@@ -238,6 +238,7 @@ class IterationRow:
 class ShareRow:
     """A request's part of an iteration."""
 
+    plain: int = NOBODY  # the request, where it decodes one token and nothing else holds: the rest of the row then stands already
     request: int = 0
     tokens: int = 0
     samples: int = 0
@@ -437,7 +438,7 @@ def column(rows: Any, name: str, count: int) -> NDArray[Any]:
 def table_of(rows: Any, row: type, count: int) -> NDArray[Any]:
     """The first rows as an array of records."""
     if isinstance(rows, np.ndarray):
-        return rows[:count].copy()
+        return rows[:count]
     found = np.zeros(count, dtype=dtype_of(row))
     for each in fields(row):
         found[each.name] = [getattr(rows[i], each.name) for i in range(count)]

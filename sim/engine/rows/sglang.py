@@ -34,7 +34,9 @@ def decide_sglang(e: Core, s: EngineRow, i: int) -> None:
     """Decide iteration `i`: a prefill batch when there is one to run, else a decode step."""
     it = e.iterations[s.first_iteration + i]
     take_in_prefilled(e, s)
-    it.shares = it.tokens = it.admitted = it.preempted = it.lacks = it.reads_prompt = it.shared = it.common = it.prefill = it.decodes = it.context = 0
+    it.shares = it.tokens = it.admitted = it.preempted = it.lacks = it.reads_prompt = it.shared = it.common = it.prefill = it.decodes = (
+        it.context
+    ) = 0
     prefill_batch(e, s, it, i)
     if it.shares:
         it.prefill = 1

@@ -75,13 +75,33 @@ def give_share(e: Core, s: EngineRow, it: IterationRow, place: int) -> None:
 
 def running_shares(e: Core, s: EngineRow, it: IterationRow, i: int, budget: int) -> int:
     """Give each running request its tokens, preempting while KV blocks are short. Returns the budget left."""
-    threshold = threshold_of(s)
-    index = 0
+    threshold, quick = threshold_of(s), not s.drafting and not gives_later(s)
+    index = decodes = context = 0
+    begin = share_at(s, i)
     while index < s.running and budget > 0:
         r = e.running[s.first_running + index]
         row = e.requests[r]
         start = row.computed
         wanted = row.prompt + row.generated + row.coming - start
+        if quick and wanted == 1 and start >= row.prompt and start < row.held * s.block:
+            # a decode with room in its last block, of all rules the one that most shares take
+            if row.coming and start + 2 - row.coming >= row.prompt + row.output:
+                index += 1
+                continue
+            findable = min(start + 1, row.prompt + row.generated)
+            if s.caching and findable >= (row.hashed + 1) * s.block:
+                remember(e, s, r, findable)
+            if e.shares[begin + it.shares].plain != r:
+                plain_share(e, begin + it.shares, r)
+            row.computed = start + 1
+            row.under_way += 1
+            row.coming += 1
+            it.shares += 1
+            decodes += 1
+            context += start
+            budget -= 1
+            index += 1
+            continue
         if row.coming and start + 2 - row.coming >= row.prompt + row.output:
             wanted = 0  # its last token is on the way
         if not wanted or (s.holds and row.prefilling):
@@ -113,7 +133,7 @@ def running_shares(e: Core, s: EngineRow, it: IterationRow, i: int, budget: int)
             if not stays:
                 if s.goes_on and s.ranked:
                     continue  # those behind it may still fit
-                return budget
+                break
             allocate(e, s, r, needed)
         it.uniform = int(it.uniform and row.drafts > 0)
         row.drafts = 0
@@ -123,7 +143,18 @@ def running_shares(e: Core, s: EngineRow, it: IterationRow, i: int, budget: int)
         take_share(e, s, it, i, r, tokens)
         budget -= tokens + s.drafter_rows
         index += 1
+    it.tokens += decodes
+    it.decodes += decodes
+    it.context += context
     return budget
+
+
+def plain_share(e: Core, place: int, r: int) -> None:
+    """A share of one token that a request decodes."""
+    share = e.shares[place]
+    share.plain = share.request = r
+    share.tokens = share.samples = 1
+    share.drafts = share.blind = share.admitted = share.in_prefill = 0
 
 
 def threshold_of(s: EngineRow) -> int:
@@ -135,7 +166,7 @@ def take_share(e: Core, s: EngineRow, it: IterationRow, i: int, r: int, tokens: 
     """The iteration computes tokens of a request."""
     place = share_at(s, i) + it.shares
     share = e.shares[place]
-    share.request, share.tokens, share.blind, share.admitted = r, tokens, 0, 0
+    share.plain, share.request, share.tokens, share.blind, share.admitted = NOBODY, r, tokens, 0, 0
     it.shares += 1
     if not gives_later(s):
         give_share(e, s, it, place)
@@ -249,6 +280,15 @@ def collect(e: Core, s: EngineRow, i: int) -> None:
         share = e.shares[seat]
         r = share.request
         row = e.requests[r]
+        if share.plain >= 0 and not row.stale and not row.cancelled and row.generated + 1 < row.output and not s.keep:
+            row.generated += 1
+            row.under_way -= 1
+            row.coming -= 1
+            done = row.computed - row.under_way
+            if remembers and done >= (row.hashed + 1) * s.block:
+                remember(e, s, r, done)
+            place += 1
+            continue
         if row.cancelled:
             row.generated += share.samples
             row.computed -= share.drafts
