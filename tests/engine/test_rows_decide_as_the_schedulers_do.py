@@ -1,0 +1,209 @@
+"""The engine in rows decides and prices every iteration as the plain schedulers under the engine loop do: drafts, priorities, thresholds,
+prefill intervals, windows, eager mode of vLLM, and SGLang, on random workloads with starving KV caches.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.cost.graphs import sglang_sizes
+from sim.engine.config import EngineConfig
+from sim.engine.interface import Request
+from sim.engine.loop import Step, engine_loop
+from sim.engine.overlap import NO_WORK, HostWork
+from sim.engine.registry import make_scheduler
+from sim.engine.rows import layout as at
+from sim.engine.rows.drafts import luck
+from sim.engine.rows.loop import serve
+from sim.engine.rows.made import given_of, luck_of, make_core, requests_of, supply
+from sim.engine.speculative import Speculation
+from sim.engine.step_clock import IterationCost, StepTime
+from sim.specs.models import get_model
+from sim.specs.precision import Precision
+from sim.ticks import DECISION
+from tests.examples import examples
+from tests.price.shapes import HYBRID_MOE, QWEN_7B, plausible_rates
+
+WORK = (NO_WORK, HostWork(1e-3, 2e-5, 1e-3), HostWork(5e-3, 5e-4, 4e-3), HostWork(0.02, 0.0, 0.0))
+MODELS = (QWEN_7B, HYBRID_MOE, get_model("Gemma-3-27B"))
+COLUMNS = ("started", "sent", "decided", "scheduled", "running", "waiting", "tokens", "used", "admitted", "preempted", "sampled", "lacks")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """First and last token of each request, and every iteration, in ticks and counts."""
+
+    first: dict[str, int]
+    last: dict[str, int]
+    iterations: list[tuple[int, ...]]
+
+
+def accepted(speculation: Speculation, request: Request, drafts: int) -> int:
+    """Drafts kept by the draws of the engine in rows: those of the plain scheduler are other ones."""
+    key = luck_of([request.request_id])[0]
+    for place in range(drafts):
+        if luck(speculation.seed & 0xFFFFFFFF, key, request.generated_tokens, place) >= speculation.position_probability(place):
+            return place
+    return drafts
+
+
+def by_scheduler(config: EngineConfig, cost: IterationCost, calls: list[tuple[int, Request]]) -> Outcome:
+    scheduler, found = make_scheduler(config), Outcome({}, {}, [])
+
+    def collect(step: Step, now: int) -> None:
+        outcome, it = scheduler.complete(step.iteration), step.iteration
+        for request in outcome.sampled:
+            found.first.setdefault(request.request_id, now)
+        found.last.update({request.request_id: now for request in outcome.finished})
+        found.iterations.append(
+            (step.started, now, step.decided, len(it.scheduled), step.running, step.waiting, it.total_tokens, step.kv_blocks_used,
+             len(it.admitted), len(it.preempted), len(outcome.sampled) + outcome.drafts_kept, it.short_of)
+        )  # fmt: skip
+
+    loop, coming = engine_loop(scheduler, cost, collect), list(calls)
+    wait = next(loop)
+    now = 0
+    while wait is not None or coming:
+        ticks, rank = wait or (max(now, coming[0][0]), DECISION)
+        while coming and (coming[0][0] < ticks or (coming[0][0] == ticks and rank == DECISION)):
+            scheduler.add(coming.pop(0)[1])
+        now = max(now, ticks)
+        wait = loop.send(now)
+    return found
+
+
+def in_rows(config: EngineConfig, cost: IterationCost, calls: list[tuple[int, Request]]) -> Outcome:
+    requests = [request for _, request in calls]
+    q = requests_of(*(np.array(values) for values in zip(*((t, r.prompt_tokens, r.output_tokens) for t, r in calls), strict=True)))
+    q["arrival_s"], q["priority"] = [r.arrival_s for r in requests], [r.priority for r in requests]
+    q["name_rank"], q["luck"] = np.argsort(np.argsort([r.request_id for r in requests])), luck_of([r.request_id for r in requests])
+    numbers: dict[Any, int] = {}
+    names: list[int] = []
+    several = Counter(name for r in requests for name in r.prompt_hashes)
+    for i, request in enumerate(requests if config.enable_prefix_caching else ()):
+        own = [name for name in request.prompt_hashes if several[name] > 1]
+        q["names"][i], q["depth"][i] = len(names), len(own)
+        names += [numbers.setdefault(name, len(numbers)) for name in own]
+    e = make_core(config, cost.steps, q, np.array(names, dtype=np.int64), keep=True, heard=False)
+    s = at.row_of(e.engines, 0)
+    s.row_room = s.entry_room = 10**9
+    while (reason := serve(e, given_of(cost.steps), len(calls))) != at.DONE:
+        assert reason != at.TOO_LATE
+        supply(e, s, cost.steps, reason)
+    rows = [e.requests[i] for i in range(len(calls))]
+    named = dict(zip((r.request_id for r in requests), rows, strict=True))
+    iterations = [tuple(getattr(e.log[i], name) for name in COLUMNS) for i in range(s.rows)]
+    return Outcome({name: r.first_sent for name, r in named.items()}, {name: r.last_sent for name, r in named.items()}, iterations)
+
+
+def a_load(rng: Random, block: int) -> tuple[list[tuple[int, Request]], int]:
+    """Calls by arrival (ticks), and the tokens of the longest."""
+    calls: list[tuple[int, Request]] = []
+    ticks = 0
+    for i in range(rng.randint(1, 25)):
+        ticks += rng.choice([0, 0, 10**9, 10**11, 5 * 10**12, 10**13])
+        prompt, output = rng.randint(1, 6 * block + 10), rng.randint(1, 4 * block + 8)
+        text = rng.choice([None, 0, 1])
+        names = () if text is None else tuple((text, place) for place in range(rng.randint(0, (prompt + output) // block)))
+        name = f"r{rng.randint(0, 10**6)}-{i}"
+        calls.append((ticks, Request(name, ticks / 2**43, prompt, output, prompt_hashes=names, priority=rng.choice([0, 0, 1, 2]))))
+    return calls, max(r.prompt_tokens + r.output_tokens for _, r in calls)
+
+
+def a_vllm(rng: Random) -> tuple[EngineConfig, IterationCost, list[tuple[int, Request]]]:
+    block, drafts, version = rng.choice([1, 4, 16]), rng.choice([0, 0, 0, 1, 3]), rng.choice(["0.33", "0.32"])
+    calls, longest = a_load(rng, block)
+    options: dict[str, Any] = {}
+    settings: dict[str, Any] = {"eager": rng.random() < 0.3}
+    if drafts:
+        drafter = rng.choice(["ngram", "eagle", "draft_model"])
+        options = {"draft_tokens": drafts, "acceptance": rng.choice([0.2, 0.7, 1.0]), "drafter": drafter, "seed": rng.randint(0, 5)}
+        settings |= {"verify_s": 1e-4, "verify_seq_s": 3e-5, "graph_reuse": rng.random() < 0.7}
+        if rng.random() < 0.5:
+            settings |= {"draft": StepTime(QWEN_7B, Precision(), plausible_rates()), "draft_pieces": rng.random() < 0.5}
+    elif rng.random() < 0.4:
+        options = {"async_scheduling": rng.random() < 0.5}
+    seqs = rng.choice([1, 2, 4, 16])
+    budget = max(rng.choice([max(seqs, 8), 64, 512]), seqs * (2 + drafts) + 8 if drafts else 0)
+    most, needed = longest + rng.choice([0, 5, 100]), -(-(longest + 3 * drafts + 2) // block) + 2
+    config = EngineConfig(
+        num_gpu_blocks=rng.choice([needed + 1, needed + 4, 2 * needed, 500]),
+        block_size=block,
+        max_num_seqs=seqs,
+        max_num_batched_tokens=budget,
+        max_model_len=most,
+        enable_prefix_caching=rng.random() < 0.7,
+        long_prefill_token_threshold=rng.choice([0, 0, 7]) if most > 7 else 0,
+        policy=rng.choice(["fcfs", "fcfs", "priority"]),
+        watermark=rng.choice([0.0, 0.0, 0.1]),
+        reserve_full_prompt=rng.random() < 0.7,
+        options=options,
+        prefill_schedule_interval=rng.choice([1, 1, 3]) if version == "0.33" else 1,
+        engine_version=version,
+    )
+    return config, IterationCost(rng.choice(MODELS), Precision(), plausible_rates(), host=rng.choice(WORK), **settings), calls
+
+
+def an_sglang(rng: Random) -> tuple[EngineConfig, IterationCost, list[tuple[int, Request]]]:
+    block, chunked, ignores = rng.choice([1, 4, 16]), rng.random() < 0.8, rng.random() < 0.1
+    calls, longest = a_load(rng, block)
+    drawn = {
+        "clip_new_tokens": rng.choice([3, 20, 4096]),
+        "max_prefill_tokens": rng.choice([20, 100, 16384]),
+        "cuda_graph_max_bs": rng.choice([0, 0, 2, 8]),
+        "overlap_schedule": rng.random() < 0.6,
+    }
+    bets = (
+        {"ignore_eos": True}
+        if ignores
+        else {"init_new_token_ratio": rng.choice([0.1, 0.4, 0.7]), "ratio_decay_steps": rng.choice([5, 600])}
+    )
+    seqs, most, needed = rng.choice([1, 2, 4, 16]), longest + rng.choice([0, 5, 100]), -(-longest // block) + 4
+    budget = rng.choice([max(seqs, 16), 64, 512])
+    config = EngineConfig(
+        scheduler="sglang",
+        num_gpu_blocks=rng.choice([needed + 1, needed + 4, 2 * needed, 500]),
+        block_size=block,
+        max_num_seqs=seqs,
+        max_num_batched_tokens=budget if chunked else max(budget, most),
+        max_model_len=most,
+        enable_prefix_caching=ignores or rng.random() < 0.7,
+        enable_chunked_prefill=chunked,
+        options=drawn | bets,
+    )
+    graphs = drawn["cuda_graph_max_bs"]
+    settings = {"decode_sizes": sglang_sizes(graphs), "decodes_alone": True} if graphs else {}
+    return config, IterationCost(rng.choice(MODELS), Precision(), plausible_rates(), **settings), calls
+
+
+def same(config: EngineConfig, cost: IterationCost, calls: list[tuple[int, Request]]) -> None:
+    rows = in_rows(config, cost, calls)  # first: the scheduler writes into requests
+    with patch.object(Speculation, "accepted", accepted):
+        assert by_scheduler(config, cost, calls) == rows
+
+
+KINDS = pytest.mark.parametrize("kind", [a_vllm, an_sglang])
+
+
+@KINDS
+@settings(max_examples=examples(100), derandomize=True)
+@given(seed=st.integers(0, 2**32))
+def test_same_iterations(kind: Any, seed: int) -> None:
+    same(*kind(Random(seed)))
+
+
+@pytest.mark.slow
+@KINDS
+@settings(max_examples=5_000)
+@given(seed=st.integers(0, 2**32))
+def test_same_iterations_of_five_thousand_workloads(kind: Any, seed: int) -> None:
+    same(*kind(Random(seed)))
