@@ -36,12 +36,12 @@ def test_a_plain_engine_needs_no_words():
     ("arguments", "why"),
     [
         ((), None),
-        (("--engine", "sglang"), "engine sglang"),
+        (("--engine", "llamacpp"), "engine llamacpp"),
         (("--admission", "max_queue=3"), "admission"),
         (("--replicas", "2", "--router", "lmetric", "--router-option", "snapshot_s=1"), "what router lmetric sees"),
     ],
 )
-def test_what_keeps_a_run_from_the_array_engine_is_said_once(arguments, why):
+def test_what_keeps_a_run_from_the_fast_path_is_said_once(arguments, why):
     result = run(*COMMON, "--model", "Llama-3.1-8B", *arguments, "--explain")
     assert result.stdout.count("simulated event by event") == (why is not None)
     assert why is None or f"event by event, for {why}" in result.stdout
