@@ -256,7 +256,7 @@ def _optimised_once() -> Iterator[None]:
         (getattr(codegen, "CPUCodeLibrary", None), "_finalize_final_module"),
         (getattr(cpu, "CPUContext", None), "get_executable"),
     )
-    kept = [(owner, name, getattr(owner, name, None)) for owner, name in owners]
+    kept: list[tuple[Any, str, Any]] = [(owner, name, getattr(owner, name, None)) for owner, name in owners]
     if any(method is None for _, _, method in kept):
         yield
         return
