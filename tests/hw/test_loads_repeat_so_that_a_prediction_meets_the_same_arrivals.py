@@ -101,8 +101,8 @@ def test_prompts_share_the_prefix_that_the_load_tells_and_nothing_after_it(monke
         return ServedRequest(len(prompt), output_tokens, 0.0, session=session, turn=turn, token_s=[0.1] * output_tokens, finish_s=0.1)
 
     monkeypatch.setattr(load, "complete", complete)
-    named = {one.name.split()[0]: one for one in named_only(8192, 0, CPU_PLAN)}
-    for one, prefixes in ((named["long"], 4 * 3), (named["shared"], 1), (named["revisit"], 4 * 6)):
+    named = {one.name.rpartition(" ")[0]: one for one in named_only(8192, 0, CPU_PLAN)}
+    for one, prefixes in ((named["long"], 4 * 3), (named["shared"], 1), (named["revisit"], 4 * 6), (named["revisit later"], 4 * 12)):
         sent.clear()
         run_virtual(one.send(TARGET))
         assert one.load is not None
