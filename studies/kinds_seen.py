@@ -1,6 +1,6 @@
 """Errors of kinds of serving, by which answers about such a kind are moved and widened (sim.rates.kinds), as the packaged file.
 
-    python -m studies.kinds_seen OUT.json
+    python -m studies.kinds_seen OUT.json [KIND ...]
 
 Every packaged served run of such a kind is predicted at the median rates with other servers' overhead (vLLM's). An error of a load's
 median E2EL is the factor on step times that would mend it: near saturation the queue makes more of the same factor. Loads whose requests
@@ -78,31 +78,35 @@ def errors(run: ServedRun) -> Errors:
     return found
 
 
-def errors_of(path: Path) -> tuple[tuple[str, str], Errors]:
+def errors_of(path: Path, only: Sequence[str] = ()) -> tuple[tuple[str, str], Errors]:
     """(kind, model) of a served run and its errors; empty names where it is of no kind that is learnt here."""
     run = read_served(path)
     kind = next(iter(kinds_of(run.deployment)), "")
-    if not kind or kind in LEARNT or (kind == "tp" and run.precision.weights != "bf16"):  # without grids of several, one of bf16 alone
+    if (
+        not kind or kind in LEARNT or (only and kind not in only) or (kind == "tp" and run.precision.weights != "bf16")
+    ):  # without grids of several, one of bf16 alone
         return ("", ""), Errors([], [])
     return (kind, run.model.name), errors(run)
 
 
 @program("studies.kinds_seen", "OUT.json")
 def main(argv: Sequence[str]) -> int:
-    """Predict, print and write. Returns the exit code."""
+    """Predict, print and write; with KINDs only those, others as OUT.json has them. Returns the exit code."""
+    only = tuple(argv[1:])
     paths = packaged_measurements()
     found: dict[tuple[str, str], Errors] = defaultdict(lambda: Errors([], []))
     served = [path for path in [*paths, *sorted((paths[0].parent.parent / "unseen").glob("*.nc"))] if "served_" in path.name]
-    for of, parts in in_processes(errors_of, served, (), None):
+    for of, parts in in_processes(errors_of, served, (only,), None):
         for whole, part in zip(found[of], parts, strict=True):
             whole += part
     found.pop(("", ""), None)
-    rows = []
+    rows = [row for row in json.loads(Path(argv[0]).read_text(encoding="utf-8"))["seen"] if row["kind"] not in only] if only else []
     for (kind, model), each in sorted(found.items()):
         e2el, ttft = ([round(float(v), 4) for v in (np.sqrt(np.mean(np.square(part))), np.mean(part))] for part in each)
         rows.append({"kind": kind, "model": model, "loads": len(each.steps), "e2el": e2el, "ttft": ttft})
         said = "step times by E2EL {:.3f} (mean {:+.3f}), TTFT {:.3f} ({:+.3f})".format(*e2el, *ttft)
         print(f"{kind:13} {model:28} {len(each.steps):2} loads: {said}")
+    rows.sort(key=lambda row: (row["kind"], row["model"]))
     seen = parse_seen(rows)
     for kind in dict.fromkeys(each.kind for each in seen):
         gain = (np.array(gains(*each)) for each in by_metric(kind, seen))

@@ -79,10 +79,14 @@ def unthrottled(surface: Surface, spare: float) -> Surface:
     return replace(surface, log_over=over)
 
 
-def with_memory(surface: Surface, bytes_per_s: float) -> Surface:
-    """A surface on the same chip with memory of another bandwidth: as many seconds beyond the roofline."""
+def with_memory(surface: Surface, bytes_per_s: float, gains: bool = True) -> Surface:
+    """A surface on the same chip with memory of another bandwidth: as many seconds beyond the roofline, or in all where a kernel does not
+    gain by it.
+    """
     there, weights = surface, np.exp2(surface.sizes)[:, None]
     here = replace(there, bytes_per_s=bytes_per_s)
+    if not gains:
+        return replace(here, log_over=there.log_over + np.log(there.roofline_s(weights, there.rows) / here.roofline_s(weights, there.rows)))
     beyond = np.expm1(there.log_over) * there.roofline_s(weights, there.rows)
     return replace(here, log_over=np.log1p(np.maximum(beyond, 0.0) / here.roofline_s(weights, there.rows)))
 
