@@ -120,6 +120,16 @@ def learnt_from(file: str, names: Sequence[str]) -> Iterator[str]:
             yield name
 
 
+def formula_of(path: Path) -> str:
+    """The fingerprint that a packaged file carries; of several hosts, the first."""
+    if path.suffix == ".nc":
+        from sim.rates.posterior import netcdf_contents
+
+        return str(netcdf_contents(path)[0]["formula"])
+    body = json.loads(path.read_text(encoding="utf-8"))
+    return str(body.get("formula") or body["hosts"][0]["formula"])
+
+
 def stamped_netcdf(path: Path) -> None:
     """A posterior's netCDF and the draws beside it, with the fingerprint of today and a digest of their own."""
     import h5py
@@ -157,6 +167,8 @@ def main(argv: Sequence[str]) -> int:
     stale = []
     for path in sorted((ROOT / POSTERIORS).rglob("*")):
         if path.suffix != ".nc" and not (path.suffix == ".json" and '"formula"' in path.read_text(encoding="utf-8")):
+            continue
+        if formula_of(path) == formula_fingerprint():  # learnt, found or stamped since
             continue
         if because := next(learnt_from(path.name, moved), None):
             stale.append(path.name)
