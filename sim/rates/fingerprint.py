@@ -14,15 +14,20 @@ import numpy as np
 
 from sim.cost.all_reduce import GROUPS, group_factor
 from sim.cost.attention import BLOCKS_AT_ONCE, reread
+from sim.cost.batch import decode_batch
+from sim.cost.decode_step import decode_step_work
 from sim.cost.gemm import digest, nearest, typical_s
 from sim.cost.graphs import GRAPH_TOKENS, captured_padding
 from sim.cost.rates import UNITS, Rates
 from sim.cost.step_time import step_terms, total_s
 from sim.cost.work import iteration_work
 from sim.files import package_path
-from sim.rates.probes import BEST, CHIPS, MEASURED_ROWS, NOT_IN_TABLE, OF_CHIP, ROWS, TABLE, probes, rereads
+from sim.rates.probes import BEST, CHIPS, MEASURED_ROWS, NOT_IN_TABLE, OF_CHIP, PLAIN, ROWS, TABLE, probes, rereads
+from sim.specs.attention_policy import blocks, dense
+from sim.specs.decode_stack import STACKS
 from sim.specs.gpu import GpuSpec
 from sim.specs.gpus import get_gpu
+from sim.specs.precision import Precision
 
 SIGNIFICANT = 9  # digits of an iteration's time that must agree; platforms differ in the last ones
 LAUNCH_S = 5e-3  # launching a layer shows beside the GPU's time
@@ -50,9 +55,14 @@ def priced() -> Iterator[str]:
         terms = step_terms(iteration_work(each.model, each.shape, *made_of), rates)
         total = float(total_s(terms))
         yield f"{total:.{SIGNIFICANT}e} " + " ".join(f"{round(value / total, SIGNIFICANT) + 0.0}" for value in terms)  # no -0.0
+    for stack in STACKS.values():
+        for policy in map(stack.policy, (dense(), blocks(8), blocks(8, "host"))):
+            shape = decode_batch(PLAIN, 2.0, 500_000.0, policy)
+            terms = step_terms(decode_step_work(stack, PLAIN, shape, Precision(), policy), rates)
+            yield " ".join(f"{round(value / total_s(terms), SIGNIFICANT) + 0.0}" for value in terms)
     for model, precision, tp, gpu in rereads():
-        share, blocks = reread(model, precision, gpus[gpu], tp, rates.beta_kv)
-        yield f"{share:.{SIGNIFICANT}e} {blocks} of {BLOCKS_AT_ONCE}"
+        share, waves = reread(model, precision, gpus[gpu], tp, rates.beta_kv)
+        yield f"{share:.{SIGNIFICANT}e} {waves} of {BLOCKS_AT_ONCE}"
 
 
 @cache

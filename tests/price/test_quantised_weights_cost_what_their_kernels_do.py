@@ -9,7 +9,7 @@ import pytest
 
 from calibrate.measurement import model_of, open_measurement, precision_of
 from sim.cost.coefficients import coefficients
-from sim.cost.gemm import REPLAY_S, quantised_gemm_surface
+from sim.cost.gemm import REPLAY_S, kernel_surface, quantised_gemm_surface
 from sim.cost.gemm_surface import packaged
 from sim.specs.gpus import get_gpu
 from sim.specs.hf_config import spec_from_config
@@ -68,12 +68,25 @@ def test_experts_alone_in_four_bits_leave_the_layers_around_them_as_they_were():
     assert quantised_gemm_surface(model, Precision("int4"), H100) is None
 
 
-def test_memory_alone_makes_kernels_of_a_measured_chip_faster():
-    """An H200 is an H100 with other memory: beyond the roofline a kernel takes as long, and a prompt's many rows do, too."""
-    here, there = packaged()["H100", "machete"], quantised_gemm_surface(get_model("Llama-3.1-8B"), Precision("int4"), get_gpu("H200"))
+def on_h200(kernel):
+    """Surfaces of a kernel on an H100 and on an H200, an H100 with other memory."""
+    here, there = packaged()["H100", kernel], kernel_surface(kernel, get_gpu("H200"))
     assert there is not None
+    return here, there
+
+
+def test_memory_alone_makes_kernels_of_a_measured_chip_faster():
+    """Beyond the roofline a kernel takes as long, and a prompt's many rows do, too."""
+    here, there = on_h200("marlin")
     rows = np.array([1.0, 8192.0])
     (few, many), (few_there, many_there) = here.seconds(2.0**26, rows), there.seconds(2.0**26, rows)
     saved = 2.0**26 * here.width * (1 / here.bytes_per_s - 1 / there.bytes_per_s)
     assert few - few_there == pytest.approx(saved, rel=0.02)
     assert many_there == pytest.approx(many, rel=0.01)
+
+
+def test_machete_gains_nothing_by_memory():
+    here, there = on_h200("machete")
+    assert there.bytes_per_s > 1.3 * here.bytes_per_s
+    for rows in (1.0, 64.0, 8192.0):
+        assert there.seconds(2.0**27, np.array([rows])) == pytest.approx(here.seconds(2.0**27, np.array([rows])))
