@@ -29,6 +29,7 @@ from sim.deployment.memory import Memory, n_max, sequence_bytes
 from sim.errors import UsageError
 from sim.files import plain
 from sim.namespaces import FLOAT
+from sim.rates.assumed import assumed
 from sim.rates.host import Host
 from sim.rates.load import OUTSIDE, scope_notes
 from sim.rates.posterior import stack_of_file
@@ -288,7 +289,7 @@ def answer(question: WhatIf, rates: RateDraws, with_others: bool = False) -> Ans
         fidelity=[risk_sentence(k, q.context, d.model.name) for k in q.budgets],
         residual=None if rates.error is None else interval(1.0, rates.error),
         rates=rates,
-        notes=notes + (scope_notes(d, rates) if q.stack == ENGINE else _stack_notes(q, rates)),
+        notes=notes + ([*assumed(d, rates), *scope_notes(d, rates)] if q.stack == ENGINE else _stack_notes(q, rates)),
         recommendation=[text for text, _, _ in advised.values()],
         recommended_k={batch: k for batch, (_, k, _) in advised.items()},
         prefill=prefill,

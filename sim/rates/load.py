@@ -47,6 +47,9 @@ WEIGHT_ONLY = {"wgmma": (-0.44, 0.35), "tcgen05": (-1.5, 0.35), "sm80": (-0.38, 
 # Log sd of step times on a workstation's or consumer's card, of which no server was measured: declared, without a lean. Boards of one chip
 # differ in power limits, clocks, cooling and drivers.
 WORKSTATION, WORKSTATION_SD = "RTX-", 0.2
+# Scale of the log-t by which steps of another owner's machine differ. Steps above 0.1 s of five H100s and three H200s of one provider lie
+# 0.9 and 1.3 % apart (sd); elsewhere clocks, power cap and cooling are unknown. Declared: three times that.
+OWNERS_SD = 0.03
 FAMILY_SD = 0.04  # more of a model none of whose family was measured: Gemma 3 and Phi-4 on an H200 were 4 and 3 % off
 
 
@@ -111,6 +114,12 @@ def widened(rates: RateDraws, deployment: Deployment, seed: int = 0, seen: Seque
     if "model" in outside and not family_known(deployment.model.name, rates.source.models):
         variance += FAMILY_SD**2
     return _moved(rates, variance, seed)
+
+
+def on_another_machine(rates: RateDraws, seed: int = 0) -> RateDraws:
+    """The draws of a card that stands elsewhere than those measured: wider by what machines of one card differ by."""
+    wider = files.moved(rates, files.model_errors(np.full(rates.count, OWNERS_SD), seed + 3))
+    return replace(wider, source=rates.source.after(f"another owner's machine, log-t of scale {OWNERS_SD:g} on step times"))
 
 
 def _moved(rates: RateDraws, variance: float, seed: int) -> RateDraws:

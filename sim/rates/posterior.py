@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -41,6 +42,9 @@ POPULATION = "*"
 DECODE, PARALLEL = 0, 3  # places of decodes, and of iterations over several GPUs, in the model error's `kind` dimension
 SIBLING_SD = 0.08  # log sd of a rate beside its datasheet between cards of one chip: other clocks, other power. Declared, not learnt
 UNTHROTTLED = 0.82  # share of their peak that GEMMs reach on A100, B200 and RTX PRO 6000 Server, by their kernel tables; on L40S it is 0.73
+# More of it for each unit of the log of the two datasheets' ratio: an H20 has a seventh of an H200's compute, and other kernels win there.
+# Declared; of the one pair that was measured (bandwidths of H100 and H200, 0.36 apart) less is seen than SIBLING_SD.
+SIBLING_FAR_SD = 0.15
 REQUIRED = ("schema", "family", "gpu", "digest", "formula", "data", "converged", "basis", "source", "summary")
 
 Array = NDArray[np.float64]
@@ -291,15 +295,18 @@ def rates_for(
 
 
 def _inherited(gpu: GpuSpec, precision: Precision, draws: int, seed: int, tp: int) -> RateDraws:
-    """Rates of the GPU of the same chip, those with a datasheet peak scaled by the two datasheets and widened by SIBLING_SD."""
+    """Rates of the GPU of the same chip, those with a datasheet peak scaled by the two datasheets and widened by SIBLING_SD, and the more
+    the farther these lie apart.
+    """
     sibling = get_gpu(gpu.sibling_of)
     known, mine, theirs = rates_for(sibling, precision, draws=draws, seed=seed, tp=tp), priors(gpu, precision), priors(sibling, precision)
     point, drawn, sources = {}, {}, {}
     for i, name in enumerate(UNITS):
         ratio = mine[name].upper / theirs[name].upper if np.isfinite(mine[name].upper) else 1.0
+        sd = math.hypot(SIBLING_SD, SIBLING_FAR_SD * math.log(ratio))
         if name in GEMM_RATES:
             ratio *= max(1.0, min(spare_power(gpu), UNTHROTTLED * gemm_flops(sibling, precision.weights) / getattr(known.point, name)))
-        factor = np.exp(SIBLING_SD * normal_quantile(_strata(draws, seed, 60 + i))) if np.isfinite(mine[name].upper) else 1.0
+        factor = np.exp(sd * normal_quantile(_strata(draws, seed, 60 + i))) if np.isfinite(mine[name].upper) else 1.0
         point[name], drawn[name] = getattr(known.point, name) * ratio, getattr(known.draws, name) * ratio * factor
         sources[name] = known.sources[name].after(
             f"scaled from {sibling.name} by the datasheets" if ratio != 1.0 else f"as on {sibling.name}"

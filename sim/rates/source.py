@@ -12,7 +12,7 @@ from sim.engine.overlap import HostWork
 from sim.errors import UsageError
 from sim.files import text_of
 from sim.rates.host import Host
-from sim.rates.load import load_rates
+from sim.rates.load import load_rates, on_another_machine
 from sim.rates.serving import NO_HOST, UNITS, HostRates, as_served, parse_overhead
 from sim.study.deployment import Deployment
 
@@ -25,7 +25,8 @@ class RateSource:
 
     `posterior` None: the packaged one. `served`: with the serving overhead of an engine that overlaps host work, of the file `overhead`
     (`simctl validate --save-overhead`) or the packaged one; else as stepped in process. `api_server`: with the API server's time.
-    `host_scale`: time of the host over that of the measured ones, or a file of it (sim.rates.host); None: a host never seen.
+    `host_scale`: time of the host over that of the measured ones, or a file of it (sim.rates.host); None: a host never seen, with a card
+    of another owner (sim.rates.load.OWNERS_SD).
     `host_rates` sets seconds by name (sim.rates.serving.UNITS, and those of an iteration). `seed` is that of the draws.
     `known` rates are used instead of a posterior's; `host` latencies come with rates as they are, without any overhead.
     """
@@ -54,6 +55,8 @@ class RateSource:
         rates, host = self.known, self.host or HostRates()
         if rates is None:
             rates = load_rates(deployment, posterior=self.posterior, draws=draws, seed=self.seed)
+            if self.served and self.posterior is None and self.overhead is None and self.host_scale is None:
+                rates = on_another_machine(rates, self.seed)
         if self.served and self.host is None:
             learnt = None
             if self.overhead is not None:

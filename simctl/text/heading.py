@@ -5,7 +5,10 @@ from __future__ import annotations
 import click
 
 from sim.rates.provenance import Origin, Provenance
+from sim.specs.model import ModelSpec
+from sim.specs.precision import Precision
 
+EXPERT_FORMATS = {4.25: "mxfp4"}
 ELSEWHERE = {
     Origin.POPULATION: "was not measured here; rates from its datasheet, published numbers and other GPUs",
     Origin.PRIOR: "was not measured here; rates from its datasheet",
@@ -22,5 +25,14 @@ def model_title(name: str) -> str:
 
 def grounds(gpu: str, source: Provenance) -> str:
     """Evidence on a GPU, as the beginning of a sentence."""
+    if source.measured and source.gpu and source.gpu != gpu:
+        return f"{gpu} was not measured here; rates of the measured {source.gpu}, scaled by datasheets"
     measured = f"was measured here with {source.engines[0]}" if source.engines else "has rates as given"
     return f"{gpu} {ELSEWHERE.get(source.origin, measured)}"
+
+
+def dtype_words(model: ModelSpec, precision: Precision) -> str:
+    """Dtype of the weights as served, with that of experts where the checkpoint fixes it."""
+    if model.expert_bits is None or precision.weights not in ("bf16", "fp16"):
+        return precision.weights
+    return f"{EXPERT_FORMATS.get(model.expert_bits, f'{model.expert_bits:g}-bit')} experts, the rest {precision.weights}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from simctl.text.heading import grounds, model_title
+from simctl.text.heading import dtype_words, grounds, model_title
 from simctl.text.layout import fill
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def _goal_line(goal: Goal) -> str:
 
 def render(run: Run, explain: bool = False) -> None:
     """Print a run's table and its answer or, to `explain` it, all figures and what they rest on."""
+    from sim.rates.assumed import assumed
     from sim.rates.load import OUTSIDE, scope_notes
     from sim.results.power import power_words
     from sim.results.tables import benchmark_table
@@ -43,6 +44,7 @@ def render(run: Run, explain: bool = False) -> None:
     printed: set[str] = set()
     for pool in run.pools:
         notes = [_served(pool, bool(study.fleet), explain), *_engine_notes(pool.spec.deployment, pool.config, study.workload.trace)]
+        notes += assumed(pool.spec.deployment, pool.rates)
         scope = scope_notes(pool.spec.deployment, pool.rates)
         if explain:
             notes += [f"rates: {pool.rates.summary}", f"host overhead: {pool.host.source.text()}"]
@@ -102,9 +104,8 @@ def _served(pool: PlannedPool, named: bool, explain: bool) -> str:
     d, most, config = pool.spec.deployment, pool.spec.most, pool.config
     several = f"{d.replicas} replicas of " if most == d.replicas else f"{d.replicas} to {most} replicas of "
     name = f"pool {pool.spec.name} ({pool.spec.role}): " if named else ""
-    text = (
-        f"{name}{d.model.name if named else model_title(d.model.name)} on {several if most > 1 else ''}{d.placed}, {d.precision.weights}, "
-    )
+    model, dtype = d.model.name if named else model_title(d.model.name), dtype_words(d.model, d.precision)
+    text = f"{name}{model} on {several if most > 1 else ''}{d.placed}, {dtype}, "
     if not explain:
         return f"{text}KV for {_kv_tokens(d, config):,} tokens, max_num_seqs {config.max_num_seqs}"
     return (

@@ -11,7 +11,7 @@ from sim.closed_form.what_if_options import Interval, Option
 from sim.rates.load import OUTSIDE
 from sim.specs.decode_stack import ENGINE, stack_named
 from sim.units import about_tokens, format_bytes, format_number, format_range, format_seconds, format_tokens
-from simctl.text.heading import grounds, model_title
+from simctl.text.heading import dtype_words, grounds, model_title
 from simctl.text.layout import fill
 
 LASTING = ((60.0, "min"), (1.0, "s"), (1e-3, "ms"))
@@ -137,7 +137,7 @@ def _explained(a: Answer) -> Iterator[str]:
     if a.prefill_rates is not None:
         linear, attention = a.prefill_rates.linear_flops_per_s / 1e12, a.prefill_rates.attention_flops_per_s / 1e12
         yield _filled(f"Prefill is the engine's: GEMMs at {linear:.3g} Tflop/s, attention at {attention:.3g} Tflop/s.")
-    yield _filled(f"{d.precision.weights} weights, {d.precision.kv} KV.")
+    yield _filled(f"{dtype_words(d.model, d.precision)} weights, {d.precision.kv} KV.")
     yield _filled(
         f"{d.limits.engine}: max_num_seqs {seqs}, max_num_batched_tokens {budget}, gpu_memory_utilization {d.limits.memory_share:g}."
     )
