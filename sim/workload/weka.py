@@ -57,15 +57,13 @@ def load_weka(path: Path, options: LoadOptions = DEFAULT) -> Trace:
 
 
 def _content(call: _Call, prompt: int, named: str) -> Any:
-    """Blocks of the prompt; ids that do not reach its end leave the rest unshared."""
+    """Blocks of the prompt, which the ids must cover."""
     ids = call.record.get("hash_ids")
     if not ids:
         return None
     if not isinstance(ids, list):
         raise UsageError(f"{named}: hash_ids must be a list")
-    own = [f"{call.scope}{each}" for each in ids][: -(-prompt // call.block)]
-    own += [f"{named}/{i}" for i in range(prompt // call.block - len(own))]
-    return block_hashes(own, call.block, prompt, named)
+    return block_hashes([f"{call.scope}{each}" for each in ids], call.block, prompt, named)
 
 
 def _calls(named: str, session: dict[str, Any], parent: str = "", start_s: float = 0.0, scope: str | None = None) -> Iterator[_Call]:

@@ -263,6 +263,15 @@ TRACES: dict[str, Any] = {
     "sharegpt-sessions": _TALKS,
     "custom": [{"prompt": "Say that again. " * 4, "output_tokens": 5}, {"prompt": "No."}],
     "servegen": None,
+    "otel": {"resourceSpans": [{"scopeSpans": [{"spans": [
+        {"spanId": f"{i}", "startTimeUnixNano": f"{10**18 + i * 10**9}", "endTimeUnixNano": f"{10**18 + i * 10**9 + 10**8}", "attributes": [
+            {"key": "gen_ai.usage.input_tokens", "value": {"intValue": "40"}},
+            {"key": "gen_ai.usage.output_tokens", "value": {"intValue": 5}},
+            {"key": "gen_ai.conversation.id", "value": {"stringValue": "c"}}]} for i in range(3)]}]}]},
+    "weka": [{"id": "s", "block_size": 16, "requests": [
+        {"t": 0.0, "type": "s", "in": 40, "out": 5, "hash_ids": [1, 2, 3], "api_time": 0.5},
+        {"t": 1.0, "type": "subagent", "requests": [{"t": 0.0, "in": 20, "out": 3, "hash_ids": [1]}]},
+        {"t": 2.0, "type": "s", "in": 60, "out": 5, "hash_ids": [1, 2, 3, 4], "api_time": 0.5}]}],
     "agents": [
         {"session_id": f"s{i}", "turns": [
             {"prompt_tokens": 50 * (t + 1), "completion_tokens": 5, "completed_at": f"2025-01-01T00:00:0{t + i}+00:00"} for t in range(3)]}
