@@ -215,3 +215,8 @@ rates: $(VENV)/.test
 .PHONY: nightly
 nightly: $(VENV)/.test compile
 	$(BIN)/python -m studies.nightly
+
+# The wheel, built twice and alike, the versions that it was tested with, and its bill of materials: in dist.
+.PHONY: release
+release: $(VENV)/.test
+	$(BIN)/python -m studies.release
