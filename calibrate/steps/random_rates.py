@@ -21,6 +21,8 @@ Array = NDArray[np.float64]
 # Weights and KV cross the same memory: most of what is unknown about one is unknown about the other.
 SHARED_MEMORY = 0.8
 LEAST_EFFECT = 0.01  # share by which twice the rate must move the time of some cell, or nothing is learnt of it
+# The same for what goes with a larger rate: held at its median, it would be taken for that one's.
+LEAST_BESIDE = {"c1_s": 5e-4, "gather_s": 5e-4}
 # What iterations of an engine on one GPU, in packaged grids, do not show; they show the other rates.
 NOT_BY_ENGINES = ("beta_state", "c1_s", "c1_unit_s", "link_bytes_per_s", "gather_s", "comm_bytes_per_s", "comm_latency_s")
 BY_ENGINES = tuple(name for name in UNITS if name not in NOT_BY_ENGINES)
@@ -92,4 +94,4 @@ def identified(work: Work, rates: Rates, among: Collection[str] = tuple(UNITS)) 
         doubled = replace(rates, **{name: 2.0 * getattr(rates, name)})
         return float(np.max(np.abs(np.log(step_time_s(work, doubled, np)) - plain)))
 
-    return tuple(name for name in UNITS if name in among and moved(name) > LEAST_EFFECT)
+    return tuple(name for name in UNITS if name in among and moved(name) > LEAST_BESIDE.get(name, LEAST_EFFECT))

@@ -50,6 +50,20 @@ def test_steps_of_another_machine_that_nothing_was_fitted_to_are_within_3_percen
     assert inside.mean() >= 0.8
 
 
+def test_an_h200_of_a_host_never_measured_before_is_within_3_percent_and_inside_as_often_as_said():
+    """51 steps measured on 2026-11-28, of which no rate was learnt."""
+    error, inside = predicted("H200", ROOT / "unseen/h200_decode_qwen2.5-7b.nc")
+    assert len(error) == 51
+    assert np.median(np.abs(error)) <= 0.012
+    assert 0.85 <= inside.mean() <= 0.97
+
+
+@pytest.mark.parametrize(("k", "measured"), [(8, 16_184), (16, 24_597), (32, 44_484)])
+def test_crossovers_on_that_h200_are_within_15_percent(k, measured):
+    answer = WhatIf(Deployment.of("Qwen2.5-7B", "H200"), 131072, (1,), (k,), stack="kernels", draws=50).answer()
+    assert answer.crossovers[k, 1] == pytest.approx(measured, rel=0.15)
+
+
 @pytest.mark.parametrize(("left_out", "other"), [("H100", "H200"), ("H200", "H100")])
 def test_a_gpu_left_out_whole_is_predicted_from_the_other(left_out, other):
     """Rates of the kernels transferred from one GPU: what a card of one's own is answered with before it is measured."""
