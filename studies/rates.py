@@ -77,7 +77,13 @@ STEPS = (
     Step(
         "memory",
         ("studies.kv_capacity", "--out", f"{POSTERIORS}/memory.json"),
-        (f"{MEASURED}/h?00/*.nc", "studies/engine_memory.py", "sim/deployment/memory.py"),
+        (
+            f"{MEASURED}/h?00/*.nc",
+            "studies/engine_memory.py",
+            "studies/kv_pools.py",
+            "sim/deployment/memory.py",
+            "sim/deployment/kv_layout.py",
+        ),
         (f"{POSTERIORS}/memory.json",),
         formula=False,
         page="docs/data/kv-capacity.txt",
