@@ -98,10 +98,9 @@ def main(argv: list[str] | None = None) -> Any:
     gc.set_threshold(100_000)  # requests are many objects and no circles: looking for those took a quarter of reading a trace
     try:
         with termination.as_interruption():
-            return group.main(args=argv, prog_name="simctl", standalone_mode=False) or 0
+            return _ended(group.main(args=argv, prog_name="simctl", standalone_mode=False) or 0)
     except click.exceptions.Exit as stop:
-        outside = termination.came()
-        sys.exit(outside[0] if outside and stop.exit_code == INTERRUPTED else stop.exit_code)
+        sys.exit(_ended(stop.exit_code))
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         sys.exit(error.exit_code)
@@ -109,3 +108,9 @@ def main(argv: list[str] | None = None) -> Any:
         code, text = ending(error)
         click.echo(f"simctl: {text}", err=True)
         sys.exit(code)
+
+
+def _ended(code: Any) -> Any:
+    """The exit code of a command that has said itself that it was interrupted: that of what did it."""
+    outside = termination.came()
+    return outside[0] if outside and code == INTERRUPTED else code

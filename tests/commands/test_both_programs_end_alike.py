@@ -1,5 +1,9 @@
 """simctl and the programs of hw turn one failure into the same line and the same exit code; only their names differ."""
 
+import os
+import signal
+import time
+
 import click
 import pytest
 
@@ -38,3 +42,16 @@ def test_a_failure_is_one_line_and_its_code_in_both(name, monkeypatch, capsys):
         out, err = capsys.readouterr()
         kept = "; what was measured is kept" if (program, code) == ("hw", 130) else ""
         assert (stop.value.code, out, err.strip()) == (code, "", f"{program}: {says}{kept}")
+
+
+def test_a_command_that_says_itself_that_it_was_interrupted_has_the_code_of_what_did_it(monkeypatch):
+    @click.command()
+    def interrupted():
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(5)
+        except KeyboardInterrupt:
+            raise click.exceptions.Exit(130) from None
+
+    monkeypatch.setattr(cli, "group", interrupted)
+    assert cli.main([]) == 143
