@@ -70,3 +70,19 @@ def test_a_recommendation_names_the_recall_it_rests_on():
     assert "real prose" in far
     assert "only if" in verdict
     assert advice(32, 32768, "Qwen2.5-7B-1M")[0] == "turn sparse attention on"
+
+
+def test_an_easy_text_that_was_measured_does_not_speak_for_a_hard_one():
+    """At 128K only looped text was tried (0.981): the advice stays what it is just before and beyond."""
+    from sim.closed_form.fidelity import advice
+
+    said = {context: advice(32, context, "Qwen2.5-7B-1M") for context in (2**17 - 1024, 2**17, 2**18)}
+    assert len({verdict for verdict, _ in said.values()}) == 1
+    assert all("real prose" in why for _, why in said.values())
+
+
+def test_what_another_model_found_is_not_told_as_this_ones():
+    from sim.closed_form.fidelity import advice
+
+    assert "58/100" in advice(8, 2**15, "Qwen2.5-7B-1M")[1]
+    assert "predicted" in advice(8, 2**15, "Llama-3.1-8B")[1]
