@@ -14,6 +14,7 @@ import numpy as np
 
 from sim.closed_form.fidelity import advice
 from sim.closed_form.what_if_options import Interval, Option, interval
+from sim.cost.graphs import CAPTURED
 from sim.cost.rates import RateDraws
 from sim.cost.step_time import step_time_s
 from sim.deployment.memory import Memory, n_max
@@ -23,6 +24,7 @@ from sim.units import about_tokens, format_bytes, format_tokens
 if TYPE_CHECKING:
     from sim.closed_form.what_if import WhatIf
 
+GRAPHS = 3  # captured sizes below a batch that are tried in its place
 MOST_SHARE = 0.95  # of device memory that an engine can be given without running out of it in other ways
 
 
@@ -80,8 +82,11 @@ def ways(q: WhatIf, batch: int, memory: Memory, rates: RateDraws) -> list[Way]:
             continue
         fit = n_max(memory, hbm)
         at_once = min(batch, int(min(fit, batch)))
-        if at_once:
-            found.append(_way(q, policy, at_once, batch, "", rates))
+        # a batch that fills a captured graph may serve more than a larger one that is padded up to the next
+        sizes = {at_once, *[size for size in CAPTURED if size < at_once][-GRAPHS:]} - {0}
+        if sizes:
+            served = {size: size / float(step_time_s(q.work(float(size), float(q.context), policy), rates.point)) for size in sizes}
+            found.append(_way(q, policy, max(sizes, key=lambda size: (served[size], size)), batch, "", rates))
         share = _share_for(q, memory, batch * hbm)
         if at_once < batch and policy.placement == "hbm" and share is not None:
             found.append(_way(q, policy, batch, batch, f"--gpu-memory-utilization {share:.2f}", rates))
