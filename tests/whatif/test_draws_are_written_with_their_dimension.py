@@ -57,7 +57,8 @@ def test_another_posterior_gives_other_draws_and_a_wrong_one_is_refused(tmp_path
             run(*command, *ASK, "--json", *more)
             for more in ((), *(("--posterior", str(posteriors / name)) if name else ("--seed", "1") for name in names))
         )
-        assert base.stdout == same.stdout
+        points = [[o["step_s"]["point"] for o in json.loads(each.stdout).get("options", [])] for each in (base, same)]
+        assert points[0] == points[1]  # a file of one's own is of one's own machine: narrower about the same medians
         assert population.code == 0
         assert population.stdout != base.stdout
         assert (wrong.code, wrong.stdout) == (1, "")
