@@ -41,6 +41,7 @@ LIMITS = {
     "prefill_schedule_interval": (4, {}),
     "engine_version": ("0.23", {"options": DRAFTS | {"drafter": "eagle"}}),
     "batch_knee": (0.9, {}),
+    "linear_backend": ("marlin", {}),
 }
 VLLM = {
     "draft_tokens": (3, {}),
