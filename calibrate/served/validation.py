@@ -17,7 +17,7 @@ from sim.cost.batch import chunk_sums, from_sums
 from sim.cost.rates import RateDraws
 from sim.errors import UsageError
 from sim.rates.host import Host
-from sim.rates.load import load_rates
+from sim.rates.load import load_rates, on_another_machine
 from sim.rates.priors import flops_for
 from sim.rates.serving import ServingOverhead, packaged_overhead
 from sim.results.chance import STAGES
@@ -60,7 +60,7 @@ class ValidationReport:
 
 def validate(run: ServedRun, settings: ValidationSettings) -> ValidationReport:
     """Fit, replay, score. Raises UsageError where there is nothing to learn from or nothing is left to score."""
-    given = settings.overhead
+    given, never_seen = settings.overhead, False
     if settings.posterior is not None and (known := _rates(run, settings, settings.draws)).host_request_s is not None:
         if given is not None or settings.transferred:
             raise UsageError(f"{settings.posterior}: its rates were learnt as served: no serving overhead is applied to them a second time")
@@ -71,10 +71,12 @@ def validate(run: ServedRun, settings: ValidationSettings) -> ValidationReport:
     if given is None and (settings.host or settings.transferred or alike):
         others = packaged_overhead((run.gpu.name, run.name), run.limits.engine)
         given = others and others.elsewhere(settings.host)
+        never_seen = settings.host is None and settings.posterior is None and settings.rates is None
     if given is None and len(run.experiments) == 1:
         return _log(run, settings)
     if given is not None:
-        served = transferred(given, _rates(run, settings, max(RATE_DRAWS, settings.draws)))
+        rates = _rates(run, settings, max(RATE_DRAWS, settings.draws))
+        served = transferred(given, on_another_machine(rates) if never_seen else rates)
         scored = [e for e in run.experiments if e.kind != "ladder"]
     else:
         low = low_load(run)

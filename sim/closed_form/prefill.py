@@ -20,7 +20,7 @@ def prefill_s(d: Deployment, context: int, rates: RateDraws, placement: Placemen
     """
     _, budget = d.batch_limits()
     count = -(-context // budget)
-    places = np.unique(np.linspace(1, count, min(count, MOST_PRICED)).round()).astype(int)
+    places = np.array(sorted(set(np.linspace(1, count, min(count, MOST_PRICED)).round().astype(int).tolist())))
     point, draws = [], []
     for place in places.tolist():
         end = min(place * budget, context)

@@ -179,7 +179,7 @@ def test_what_a_damaged_file_leaves_behind_is_thrown_away_in_silence(tmp_path, m
         ({"gpu_name": "NVIDIA A100-SXM4-80GB"}, "not on H100"),
         ({"schema": "other/1"}, "not a measurement of engine-grid or weight-axis"),
         ({"suite": np.array([1.0, 2.0])}, "not a measurement of engine-grid or weight-axis"),
-        ({"suite": "floor"}, "not a measurement of engine-grid or weight-axis"),
+        ({"suite": "floor"}, "no decode steps of H100"),
         ({"weight_dtype": None}, "lacks weight_dtype"),
         ({"weight_dtype": "int3"}, "unknown weight dtype"),
         ({"weight_dtype": 5}, "unknown weight dtype '5'"),

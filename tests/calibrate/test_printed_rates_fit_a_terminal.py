@@ -53,6 +53,7 @@ def test_what_engines_take_is_json_where_asked(monkeypatch, printed):
     parts = {name: np.linspace(1, 2, 50) for name in ("fixed", "kept", "server", "group", "mlp", "logits", "scale", "noise")}
     monkeypatch.setattr("studies.engine_memory.packaged_runs", lambda: [start])
     monkeypatch.setattr("studies.engine_memory.distinct", lambda runs: runs)
+    monkeypatch.setattr("studies.kv_pools.fitted_starts", list)
     monkeypatch.setattr(
         "studies.engine_memory.learn",
         lambda runs, settings: (SimpleNamespace(**parts, diagnostics=FINE), {"made@H100": np.linspace(90, 98, 50)}),

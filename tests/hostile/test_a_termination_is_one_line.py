@@ -8,11 +8,11 @@ import time
 
 import pytest
 
-SERVED = ("--gpu", "H100", "--model", "Llama-3.1-8B", "--num-prompts", "20000", "--request-rate", "15")
+SERVED = ("--gpu", "H100", "--model", "Llama-3.1-8B", "--num-prompts", "200000", "--request-rate", "15")
 COMMANDS = {
     "simulate": ("simulate", *SERVED, "--out", "{}"),
     "sweep": ("sweep", "latency_against_rate", "-o", "{}.zarr", "--workers", "2"),
-    "plan": ("plan", "--gpu", "H100,H200", "--model", "Llama-3.1-8B", "--request-rate", "40", "--slo", "ttft:p99<500ms"),
+    "plan": ("plan", "--gpu", "H100,H200,L40S", "--model", "Llama-3.1-8B", "--request-rate", "400", "--slo", "ttft:p99<500ms"),
 }
 
 

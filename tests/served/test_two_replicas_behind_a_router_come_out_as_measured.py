@@ -12,7 +12,7 @@ UNSEEN = Path(str(files("scenarios") / "data" / "measured" / "unseen"))
 pytestmark = pytest.mark.skipif(not UNSEEN.is_dir(), reason="raw runs come with the source tree")
 
 
-def scores(name, draws=8, **asked):
+def scores(name, draws=20, **asked):
     report = validate(read_served(UNSEEN / f"h200_served_{name}.nc"), ValidationSettings(draws=draws, **asked))
     return {(s.experiment, s.metric): s for s in report.scores}
 

@@ -8,14 +8,16 @@ from tests.cli import run
 WORK = ("simulate", "--model", "Llama-3.1-8B", "--num-prompts", "30", "--request-rate", "5", "--json")
 
 
-def test_the_packaged_file_by_name_gives_the_packaged_answer():
+def test_the_packaged_file_by_name_is_of_ones_own_machine():
     path = packaged_posterior("H100")
     assert path is not None
     default, named = (run(*WORK, "--gpu", "H100", *more) for more in ((), ("--posterior", str(path))))
     assert default.code == named.code == 0
     one, other = json.loads(default.stdout), json.loads(named.stdout)
     assert one["mean_e2el_ms"] == other["mean_e2el_ms"]
-    assert one["rates_90"] == other["rates_90"]
+    for name in ("mean_tpot_ms", "median_tpot_ms"):  # without an owner's own clocks and cooling
+        (low, high), (own_low, own_high) = one["rates_90"][name], other["rates_90"][name]
+        assert low < own_low < own_high < high
 
 
 def test_another_gpus_posterior_is_refused():

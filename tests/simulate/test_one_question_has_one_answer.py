@@ -5,6 +5,7 @@ import json
 import pytest
 
 from sim import Deployment, Plan, RegimeMap, Simulate, Workload, load_rates, regime_map, simulate, step_time, what_if
+from sim.rates.load import on_another_machine
 from sim.sweeps.figures import flatten
 from tests.cli import run
 
@@ -47,7 +48,7 @@ def test_a_simulation_by_function_and_by_object(card):
 
 def test_a_simulation_at_rates_that_are_given():
     d = deployment()
-    given, called = (simulate(d, workload(), rates, draws=3) for rates in (load_rates(d, draws=1600), None))
+    given, called = (simulate(d, workload(), rates, draws=3) for rates in (on_another_machine(load_rates(d, draws=1600)), None))
     assert given.draws == called.draws
     assert given.goal(*GOAL) == called.goal(*GOAL) == Simulate(d, workload(), draws=3, goal=GOAL).answer().reached
 
