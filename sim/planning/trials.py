@@ -6,8 +6,6 @@ Trial i has the same draws whatever the choice and its count: common random numb
 from __future__ import annotations
 
 import math
-import signal
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -21,6 +19,7 @@ from sim.planning.choices import Choice
 from sim.results.metrics import cost_shares, latency_figures
 from sim.results.power import Power, power_of
 from sim.results.token_cost import TokenCost, token_cost
+from sim.signals import deaf_to_ctrl_c
 from sim.slo import Condition
 from sim.study.lasting import Lasts, Latency
 from sim.study.run import planned, run_planned
@@ -208,12 +207,9 @@ class Runner:
         if self._pool is None:
             assert isinstance(self._workers, int)
             self._pool = ProcessPoolExecutor(self._workers, mp_context=get_context("spawn"), initializer=_begin, initargs=(self._here,))
-            ours = threading.current_thread() is threading.main_thread()
-            before = signal.signal(signal.SIGINT, signal.SIG_IGN) if ours else None  # what starts inherits it: Ctrl-C is for this process
-            for _ in range(self._workers):
-                self._pool.submit(int)  # they start now
-            if ours:
-                signal.signal(signal.SIGINT, before)
+            with deaf_to_ctrl_c():
+                for _ in range(self._workers):
+                    self._pool.submit(int)  # they start now
         return self._pool
 
     def close(self) -> None:

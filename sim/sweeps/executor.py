@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +13,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 from sim.errors import SimctlError
+from sim.signals import deaf_to_ctrl_c
 from sim.workers import end_with_parent
 
 MOST_LOSSES = 10  # workers that one cell may lose before it is to blame
@@ -130,16 +129,3 @@ def local_pool(workers: int) -> Iterator[WorkerPool]:
         raise
     finally:
         executor.shutdown(cancel_futures=True)
-
-
-@contextmanager
-def deaf_to_ctrl_c() -> Iterator[None]:
-    """Processes that start within inherit that: Ctrl-C is for the one that they work for."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -9,7 +9,8 @@ from tempfile import TemporaryDirectory
 
 from sim.errors import SimctlError
 from sim.extras import install_hint
-from sim.sweeps.executor import WorkerPool, deaf_to_ctrl_c
+from sim.signals import deaf_to_ctrl_c
+from sim.sweeps.executor import WorkerPool
 
 CONNECT_S = 10.0
 WINDOW = 4096  # cells that the scheduler holds: enough for 1,000 workers, few enough to start soon
