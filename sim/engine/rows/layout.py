@@ -427,14 +427,6 @@ def row_of(rows: Any, place: int) -> Any:
     return rows.view(np.recarray)[place] if isinstance(rows, np.ndarray) else rows[place]
 
 
-def column(rows: Any, name: str, count: int) -> NDArray[Any]:
-    """A field of the first rows."""
-    if isinstance(rows, np.ndarray):
-        found: NDArray[Any] = rows[name][:count]
-        return found
-    return np.array([getattr(rows[i], name) for i in range(count)])
-
-
 def table_of(rows: Any, row: type, count: int) -> NDArray[Any]:
     """The first rows as an array of records."""
     if isinstance(rows, np.ndarray):

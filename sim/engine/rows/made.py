@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.cost.coefficients import Coefficients
-from sim.cost.graphs import GRAPH_TOKENS, captured_padding
+from sim.cost.graphs import GRAPH_TOKENS
 from sim.engine.config import EngineConfig
 from sim.engine.rows import layout as at
 from sim.engine.rows.layout import Core, Lazily, Noughts
@@ -201,8 +201,3 @@ def _record(names: Any, values: Any) -> Any:
     columns = list(names)
     numbers = tuple(float(getattr(values, name)) for name in columns)
     return np.array(numbers, dtype=[(name, np.float64) for name in columns]).view(np.recarray)[()]
-
-
-def padding_table() -> NDArray[np.float64]:
-    """Rows that the graph for so many tokens computes beyond them."""
-    return np.array([captured_padding(float(tokens)) for tokens in range(GRAPH_TOKENS + 1)])
