@@ -12,7 +12,7 @@ Fields of an entry, one per card (`simctl gpus --yaml NAME` prints one as a star
 * power_w: W, the card's power limit as it is sold; null where card and host share one
 * gpus_per_node: GPUs of one node, 8 where nothing is said
 * nvlink_domain: GPUs that those links join, the node's where nothing is said; 1 where the link is a bridge to be bought
-* price_per_hour: USD per GPU-hour, on-demand list price at the stated vendor and month; null when none is recorded here
+* price_per_hour: USD per GPU-hour, on-demand list price at the stated vendor and month; where none is recorded, that of `market`
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import json
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from sim.specs.gpu import GpuSpec
 from sim.specs.lookup import build_index, did_you_mean, given_path, key, unknown
 
 _FILE = Path(__file__).parent / "data" / "gpus.json"
+PRICES = Path(__file__).parent / "data" / "prices.json"  # of many providers: studies/gpu_prices.py makes it
 FLOPS_DTYPES = ("fp32", "fp16", "bf16", "int8", "fp8", "fp4")
 MATRIX_UNITS = ("", "sm80", "wgmma", "tcgen05")
 REQUIRED = ("name", "memory_bytes", "memory_bandwidth", "flops", "host_link_bandwidth")
@@ -100,6 +102,17 @@ def spare_power(gpu: GpuSpec) -> float:
     chip = get_gpu(gpu.sibling_of)
     rates = [max(each.flops.get("bf16", 0.0), each.flops.get("fp16", 0.0)) for each in (gpu, chip)]
     return max(1.0, gpu.power_w / rates[0] / (chip.power_w / rates[1])) if chip.power_w and all(rates) else 1.0
+
+
+def market(name: str) -> tuple[float, str, str] | None:
+    """(USD per GPU-hour, month, what it is) of a catalogue card over many providers' lists; None for one that none of them has."""
+    if (found := _prices().get(name)) is None:
+        return None
+    if found["kind"] == "purchase":
+        return found["usd_per_hour"], found["date"], "bought, over three years, without power and hosting"
+    kind, count = found["kind"].replace("_", "-"), found["providers"]
+    said = f"median of {count} providers' {kind} lists" if count > 1 else f"one provider's {kind} list"
+    return found["usd_per_hour"], found["date"], f"{said}, {found['low']:g} to {found['high']:g}" if count > 1 else said
 
 
 def list_gpus() -> list[str]:
@@ -223,7 +236,21 @@ def _find(name: str, index: dict[str, str]) -> str | None:
 
 @cache
 def _catalogue() -> dict[str, GpuSpec]:
-    return {spec.name: spec for spec in parse_gpus(json.loads(_FILE.read_text(encoding="utf-8")), "GPU catalogue", origin="catalogue")}
+    specs = parse_gpus(json.loads(_FILE.read_text(encoding="utf-8")), "GPU catalogue", origin="catalogue")
+    return {spec.name: spec if spec.price_per_hour else _at_market_price(spec) for spec in specs}
+
+
+@cache
+def _prices() -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = json.loads(PRICES.read_text(encoding="utf-8"))
+    return found
+
+
+def _at_market_price(spec: GpuSpec) -> GpuSpec:
+    if (found := market(spec.name)) is None:
+        return spec
+    usd, date, what = found
+    return replace(spec, price_per_hour=usd, price_date=date, price_source=what)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Prices of GPUs that a plan takes: GPU=USD per GPU-hour, or a file of offers by provider.
+"""Prices of GPUs that a plan takes: GPU=USD per GPU-hour, a file of offers by provider, or MARKET, the median over many providers.
 
 A file is a YAML list of {gpu, usd_per_hour, provider, date}; of a GPU's offers the cheapest counts. Offers that can be taken away say
 {spot: true, losses_per_hour: 0.1, cold_start_s: 240}, and perhaps `disk_gb_s`, the speed at which weights are then read.
@@ -14,7 +14,7 @@ import click
 
 from sim.errors import UsageError
 from sim.files import text_of
-from sim.specs.gpus import get_gpu
+from sim.specs.gpus import get_gpu, list_gpus, market
 from sim.yaml_text import MAX_BYTES, read_yaml
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ LOST = {"losses_per_hour": NUMBER, "cold_start_s": NUMBER, "disk_gb_s": NUMBER} 
 KEYS = {"gpu": str, "usd_per_hour": NUMBER, "provider": str, "date": object, "spot": bool} | LOST
 NEEDED = ("gpu", "usd_per_hour", "provider", "date")
 MOST_USD = 1e6
+MARKET = "market"
 
 
 def prices_of(given: Sequence[str]) -> tuple[dict[str, float], dict[str, Spot]]:
@@ -34,6 +35,9 @@ def prices_of(given: Sequence[str]) -> tuple[dict[str, float], dict[str, Spot]]:
     prices: dict[str, float] = {}
     spots: dict[str, Spot] = {}
     for each in given:
+        if each == MARKET:
+            prices |= {gpu: found[0] for gpu in list_gpus() if (found := market(gpu)) is not None}
+            continue
         name, equals, text = each.partition("=")
         if not equals and Path(each).suffix in (".yaml", ".yml", ".json"):
             lasting, spot = _of_file(Path(each))
@@ -44,7 +48,7 @@ def prices_of(given: Sequence[str]) -> tuple[dict[str, float], dict[str, Spot]]:
         except ValueError:
             price = -1.0
         if not 0 < price < MOST_USD:
-            raise UsageError(f"--price needs GPU=USD per hour, got {each!r}, or a YAML file of prices")
+            raise UsageError(f"--price needs GPU=USD per hour, got {each!r}, {MARKET}, or a YAML file of prices")
         prices[get_gpu(name).name] = price
     return prices, spots
 

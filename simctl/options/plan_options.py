@@ -87,8 +87,8 @@ SECTIONS = {
     click.option(
         "--price",
         multiple=True,
-        metavar="GPU=USD|FILE",
-        help="Price per GPU-hour, or a YAML file of them, instead of the catalogue's list price.",
+        metavar="GPU=USD|FILE|market",
+        help="Price per GPU-hour, a YAML file of them, or the median of many providers, instead of the catalogue's list price.",
     ),
     click.option(
         "--within",

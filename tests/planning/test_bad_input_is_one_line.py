@@ -15,7 +15,7 @@ WRONG = {
     ("--gpu", "H100", "--slo", "ttft:p99<2s ttft:p99<3s"): "ttft:p99<2s says that already",
     ("--gpu", "H100", "--slo", "good>=99%"): "what is a good request? give --goodput",
     ("--gpu", "H100", "--slo", "failed<101%"): "not a condition: 'failed<101%'",
-    ("--gpu", "RTX-4090", "--slo", "ttft:p99<2s"): "no list price of RTX-4090 is known: give --price RTX-4090=USD",
+    ("--gpu", "L20", "--slo", "ttft:p99<2s"): "no list price of L20 is known: give --price L20=USD",
     ("--gpu", "H100", "--slo", "ttft:p99<2s", "--price", "H100=free"): "--price needs GPU=USD per hour, got 'H100=free'",
     ("--gpu", "H100", "--slo", "ttft:p99<2s", "--tp", "1,x"): "'x' is not a valid int",
     ("--gpu", "H100", "--slo", "ttft:p99<2s", "--max-num-seqs", ",".join(map(str, range(1, 2200)))): "more than 2000",
