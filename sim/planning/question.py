@@ -12,6 +12,7 @@ from sim.errors import UsageError
 from sim.planning.answer import PlanAnswer
 from sim.planning.bounds import states_of
 from sim.planning.choices import KINDS, ONE, Choice, Part, check_kinds, on_spot, pooled
+from sim.planning.cpu_budget import OutOfTime
 from sim.planning.day import hours_of
 from sim.planning.emit import check_emits
 from sim.planning.front import front_of, point_of
@@ -19,7 +20,7 @@ from sim.planning.grid import MOST_CHOICES
 from sim.planning.highest_rate import LOWEST, TRIALS, offered_rate, sustained
 from sim.planning.race import Race, SearchProgress, search
 from sim.planning.spot import Spot
-from sim.planning.trials import OutOfTime, Runner, once, runner
+from sim.planning.trials import Runner, once, runner
 from sim.planning.value import best_measurement
 from sim.planning.words import MORE, for_how_long, reasons
 from sim.rates.source import RateSource
@@ -54,8 +55,8 @@ class Plan:
     requests per second of each hour of a day whose busiest hour is the workload. `quick` leaves out all but the cheapest; `emit` is the
     kind of launch commands that the winner must have (sim.planning.emit). `workers` None: a process per core; or what opens a pool of
     others (sim.sweeps.executor). The load lasts `for_s`
-    seconds, None: for good (sim.study.lasting). The answer is what is known `within_s`
-    seconds of simulating, None: when all is.
+    seconds, None: for good (sim.study.lasting). The answer is what is known after
+    `within_s` CPU seconds, None: when all is.
     """
 
     deployments: Mapping[str, Deployment] | Sequence[Deployment]

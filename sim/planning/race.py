@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from sim.planning.choices import Choice
-from sim.planning.trials import OutOfTime, Run, Trial
+from sim.planning.cpu_budget import OutOfTime
+from sim.planning.trials import Run, Trial
 from sim.results.chance import CERTAINTY, ENOUGH, STAGES, Chance, chance_of_figures
 from sim.slo import Condition
 

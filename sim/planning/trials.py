@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError, ProcessPoolExecutor
+from concurrent.futures import CancelledError, Future, ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from multiprocessing import get_context
-from time import monotonic
+from time import thread_time
 from typing import Any, NamedTuple
 
 from sim.errors import SimctlError
 from sim.planning.choices import Choice
+from sim.planning.cpu_budget import CpuBudget, OutOfTime
 from sim.results.metrics import cost_shares, latency_figures
 from sim.results.power import Power, power_of
 from sim.results.token_cost import TokenCost, token_cost
@@ -30,7 +31,8 @@ from sim.workload.trace import Trace
 
 CLOSEST = 0.04  # relative width to which the highest rate of a trial is found
 MOST_FACTOR = 64.0
-LAZY_S = 1.5  # of trials in this process, before others are worth their start
+LAZY_S = 1.5  # CPU seconds of trials in this process, before others are worth their start
+LOOK_S = 0.25  # between looks at the budget while others simulate
 
 
 class Trial(NamedTuple):
@@ -48,10 +50,6 @@ class Trial(NamedTuple):
     def met(self) -> bool:
         """Whether every condition seems to hold, and that for good."""
         return bool(max(self.used) <= 1.0) and not self.grows
-
-
-class OutOfTime(Exception):
-    """The budget of time is spent."""
 
 
 Run = Callable[[int, int, Iterable[int]], Iterable[Trial]]
@@ -135,18 +133,20 @@ def _begin(here: Here) -> None:
     end_with_parent()
 
 
-def _one(what: Callable[..., Any], *args: Any) -> Any:
+def _one(what: Callable[..., Any], *args: Any) -> tuple[Any, float]:
     assert _here is not None
-    return what(_here, *args)
+    return _there(_here, what, *args)
 
 
-def _there(here: Here, what: Callable[..., Any], *args: Any) -> Any:
-    return what(here, *args)
+def _there(here: Here, what: Callable[..., Any], *args: Any) -> tuple[Any, float]:
+    """What a trial finds, and the CPU seconds that it took."""
+    began_s = thread_time()
+    return what(here, *args), thread_time() - began_s
 
 
 class Runner:
     """Runs trials in this process and, once they have taken LAZY_S, in `workers` processes, or on the pool that `workers` opens, perhaps of
-    other machines. Raises OutOfTime `within_s` after its start, SimctlError where that pool is lost.
+    other machines. Raises OutOfTime once `within_s` CPU seconds are spent, SimctlError where that pool is lost.
     """
 
     def __init__(self, here: Here, workers: int | Opened, within_s: float | None = None) -> None:
@@ -154,8 +154,8 @@ class Runner:
         self._opened = ExitStack()
         self._lost: tuple[type[BaseException], ...] = ()
         self._elsewhere: Callable[..., Any] | None = None
-        self._ends = math.inf if within_s is None else monotonic() + within_s
-        self._spent = 0.0
+        self._budget = CpuBudget(within_s)
+        self._spent_s = 0.0
         self._pool: ProcessPoolExecutor | None = None
 
     def trials(self, choice: int, count: int, trials: Iterable[int], factor: float = 1.0) -> list[Trial]:
@@ -173,25 +173,36 @@ class Runner:
     def _each(self, what: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> list[Any]:
         done: list[Any] = []
         for each in calls:
-            if self._workers != 1 and self._spent > LAZY_S:
+            if self._workers != 1 and self._spent_s > LAZY_S:
                 break
-            began = monotonic()
-            if began > self._ends:
-                raise OutOfTime
-            done.append(what(self._here, *each))
-            self._spent += monotonic() - began
+            self._budget.check()
+            found, cpu_s = _there(self._here, what, *each)
+            done.append(found)
+            self._spent_s += cpu_s
         if len(done) < len(calls):
             submit = self._submit()
             futures = [submit(what, *each) for each in calls[len(done) :]]
             try:
-                done += [future.result(None if math.isinf(self._ends) else max(self._ends - monotonic(), 0.0)) for future in futures]
-            except TimeoutError:
-                raise OutOfTime from None
+                done += [self._result(future) for future in futures]
+            except OutOfTime:
+                for future in futures:
+                    future.cancel()
+                raise
             except BaseException as error:
                 if not isinstance(error, (CancelledError, *self._lost)):
                     raise
                 raise SimctlError(GONE.partition(";")[0]) from None
         return done
+
+    def _result(self, future: Future[tuple[Any, float]]) -> Any:
+        while True:
+            try:
+                found, cpu_s = future.result(LOOK_S)
+            except TimeoutError:
+                self._budget.check()
+            else:
+                self._budget.add(cpu_s)
+                return found
 
     def _submit(self) -> Callable[..., Any]:
         if isinstance(self._workers, int):
@@ -210,6 +221,7 @@ class Runner:
             with deaf_to_ctrl_c():
                 for _ in range(self._workers):
                     self._pool.submit(int)  # they start now
+            self._budget.processes = self._pool._processes or ()
         return self._pool
 
     def close(self) -> None:
@@ -232,7 +244,7 @@ def runner(
     for_s: float | None = None,
     within_s: float | None = None,
 ) -> Iterator[Runner]:
-    """Runner of trials of a load that lasts `for_s` (None: for good), for `within_s` seconds; its processes end with the context."""
+    """Runner of trials of a load that lasts `for_s` (None: for good), for `within_s` CPU seconds; its processes end with the context."""
     running = Runner(Here(choices, conditions, for_s), workers, within_s)
     try:
         yield running

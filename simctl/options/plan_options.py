@@ -94,9 +94,9 @@ SECTIONS = {
         "--within",
         type=DURATION,
         metavar="TIME",
-        default="30s",
+        default="60s",
         show_default=True,
-        help="Answer with what is known after simulating so long.",
+        help="Answer with what is known after so many CPU seconds, of all processes together.",
     ),
     click.option(
         "--workers", type=WORKERS, metavar="N|ADDRESS", help="Processes, or the Dask scheduler at tcp://HOST:PORT. [default: one per core]"

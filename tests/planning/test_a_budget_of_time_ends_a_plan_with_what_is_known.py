@@ -8,8 +8,9 @@ import time
 
 import pytest
 
+from sim.planning.cpu_budget import CpuBudget, OutOfTime
 from sim.planning.race import CandidateState, search
-from sim.planning.trials import OutOfTime, Runner, Trial
+from sim.planning.trials import Runner, Trial
 from sim.planning.words import conclusion
 from tests.cli import run
 from tests.planning.synthetic import MET, TTFT, choices, trials
@@ -31,8 +32,23 @@ ASKED = (
 )
 
 
+def spend(seconds):
+    """Take so many CPU seconds."""
+    ends_s = time.thread_time() + seconds
+    while time.thread_time() < ends_s:
+        pass
+
+
 class Slow:
-    """A trial takes 10 ms."""
+    """A trial takes 10 ms of CPU."""
+
+    def one(self, choice, count, trial):
+        spend(0.01)
+        return MET
+
+
+class Waits:
+    """A trial waits for 10 ms, as on a busy machine."""
 
     def one(self, choice, count, trial):
         time.sleep(0.01)
@@ -57,6 +73,24 @@ def test_time_that_is_up_ends_the_race():
     running = Runner(Slow(), 1, within_s=0.2)
     with pytest.raises(OutOfTime):
         running._each(Slow.one, [(0, 1, trial) for trial in range(1000)])
+
+
+def test_a_busy_machine_takes_nothing_from_the_budget():
+    assert Runner(Waits(), 1, within_s=0.2)._each(Waits.one, [(0, 1, trial) for trial in range(40)]) == [MET] * 40
+
+
+def test_other_processes_count_while_they_run():
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
+        try:
+            budget = CpuBudget(0.5)
+            budget.processes = (other.pid,)
+            ends_s = time.monotonic() + 30
+            while budget.spent_s <= 0.5 and time.monotonic() < ends_s:
+                time.sleep(0.05)
+            with pytest.raises(OutOfTime):
+                budget.check()
+        finally:
+            other.kill()
 
 
 def test_what_is_certain_by_then_is_the_answer():

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.planning import trials
-from sim.planning.trials import CLOSEST, MOST_FACTOR, Here, OutOfTime, Runner, Trial
+from sim.planning.cpu_budget import OutOfTime
+from sim.planning.trials import CLOSEST, MOST_FACTOR, Here, Runner, Trial
 
 
 class UpTo(Here):
@@ -29,7 +30,7 @@ class Elsewhere:
 
     def submit(self, _, what, *asked):
         self.done += 1
-        found = what(self.here, *asked)
+        found = what(self.here, *asked), 0.0
 
         class Future:
             def result(self, timeout_s):
