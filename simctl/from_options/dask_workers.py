@@ -13,6 +13,10 @@ from sim.signals import deaf_to_ctrl_c
 from sim.sweeps.executor import WorkerPool
 
 CONNECT_S = 10.0
+TLS = (
+    "Dask's configuration names no certificates that there are: set ca-file, client.cert and client.key of distributed.comm.tls in its "
+    "file, or DASK_DISTRIBUTED__COMM__TLS__CA_FILE, ...__CLIENT__CERT and ...__CLIENT__KEY"
+)
 WINDOW = 4096  # cells that the scheduler holds: enough for 1,000 workers, few enough to start soon
 
 
@@ -39,6 +43,8 @@ def dask_pool(address: str, workers: int) -> Iterator[WorkerPool]:
             where = stack.enter_context(cluster)
         else:
             where = address
+            if address.startswith("tls://") and not _has_certificates():  # a client without them takes 20 s to go
+                raise SimctlError(f"{address}: {TLS}")
         try:
             client = stack.enter_context(Client(where, timeout=CONNECT_S, set_as_default=False))
         except (OSError, ValueError) as error:  # a timeout is an OSError
@@ -50,3 +56,13 @@ def dask_pool(address: str, workers: int) -> Iterator[WorkerPool]:
             lambda: len(client.scheduler_info(n_workers=-1)["workers"]),
             lambda every: client.scatter(every, broadcast=True, hash=False),
         )
+
+
+def _has_certificates() -> bool:
+    """Whether Dask's configuration names files that a client's context for TLS is made of."""
+    from distributed import Security
+
+    try:
+        return Security().get_connection_args("client")["ssl_context"] is not None
+    except OSError:
+        return False

@@ -23,14 +23,14 @@ def _values(text: str) -> tuple[str, ...]:
 
 
 def _workers(text: str) -> int | str:
-    if text.startswith("tcp://"):
+    if text.startswith(("tcp://", "tls://")):
         return text
     if not 1 <= int(text) <= 256:
         raise ValueError
     return int(text)
 
 
-WORKERS = Parsed("n|address", _workers, "neither 1 to 256 processes nor a Dask scheduler at tcp://HOST:PORT")
+WORKERS = Parsed("n|address", _workers, "neither 1 to 256 processes nor a Dask scheduler at tcp://HOST:PORT or tls://HOST:PORT")
 VALUES = Parsed("a[,b...]", _values, "not values with commas between them")
 SECTIONS = {
     "What to decide": ("slo", "goodput", "gpu", "tp", "dtype", "kv-dtype", "attention", "router", "max-num-seqs", "max-num-batched-tokens",
@@ -99,7 +99,10 @@ SECTIONS = {
         help="Answer with what is known after so many CPU seconds, of all processes together.",
     ),
     click.option(
-        "--workers", type=WORKERS, metavar="N|ADDRESS", help="Processes, or the Dask scheduler at tcp://HOST:PORT. [default: one per core]"
+        "--workers",
+        type=WORKERS,
+        metavar="N|ADDRESS",
+        help="Processes, or the Dask scheduler at tcp://HOST:PORT or tls://HOST:PORT. [default: one per core]",
     ),
     click.option("--emit", type=click.Choice(EMITS), help="Print what starts the winner instead: commands or a file of that kind."),
     click.option("--quick", is_flag=True, help="Only the cheapest: not what more money buys, the highest rate, what to measure."),
