@@ -104,7 +104,8 @@ def as_dict(answer: PlanAnswer) -> dict[str, Any]:
                 "choice": choice.name,
                 "usd_per_hour_each": choice.cost(1),
                 "out": state.why or None,
-                "replicas_at_least": None if state.why else state.fails + 1,
+                "same_as": None if state.same_as is None else plan.choices[state.same_as].name,
+                "replicas_at_least": state.fails + 1 if state.open else None,
                 "tried": [one(each) for _, each in sorted(state.candidates.items()) if each.trials],
             }
             for choice, state in zip(plan.choices, plan.states, strict=True)

@@ -43,6 +43,12 @@ class Choice:
     parts: tuple[Part, ...]
     most_kw: float = math.inf  # of the power limits of all GPUs
 
+    @property
+    def routed(self) -> list[str]:
+        """How the requests of each pool are routed."""
+        pools = self.study.whole_fleet.pools
+        return [f"{pool.deployment.router} {pool.deployment.router_options}" for pool in pools]
+
     def study_of(self, count: int) -> Study:
         """The study of so many units, none standing by."""
         return self.study.resized([count * pool.deployment.replicas for pool in self.study.whole_fleet.pools])

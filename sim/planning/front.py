@@ -57,7 +57,7 @@ def front_of(plan: RaceResult, race: Race) -> list[Point]:
     if plan.winner is None:
         return []
     found, limit = [point_of(plan, plan.winner)], MOST_TIMES * plan.cost(plan.winner)
-    order = sorted((plan.choices[i].cost(each.fails + 1), each.unloaded_s, i) for i, each in enumerate(plan.states) if not each.why)
+    order = sorted((plan.choices[i].cost(each.fails + 1), each.unloaded_s, i) for i, each in enumerate(plan.states) if each.open)
     sized = 0
     for least, unloaded_s, i in order:
         fastest = 1.0 / unloaded_s if unloaded_s else math.inf

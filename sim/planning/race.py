@@ -24,6 +24,7 @@ GALLOP_BELOW = 0.5  # chance from which on counts are tried one by one
 RANKED = (1, *(stage for stage in STAGES if stage <= ENOUGH))  # stages; a single trial ranks
 TWO_UPTO = 20  # trials
 ENOUGH_TO_BUY = 0.5  # lower bound of a chance from which on a count is named where trials ended early: four trials are not enough
+SAME = 4  # trials by which two choices of equal cost are seen to be the same
 EQUAL_AFTER = 100  # trials in which two choices used equal shares, so that one takes the rest from the other
 
 
@@ -75,12 +76,20 @@ class Candidate:
 
 @dataclass(slots=True)
 class CandidateState:
-    """State of a choice: up to `fails` units do not do; or `why` it is out. `unloaded_s` is a decode step with nobody beside it."""
+    """State of a choice: up to `fails` units do not do; or `why` it is out, or the choice that it is `same_as`. `unloaded_s` is a decode
+    step with nobody beside it.
+    """
 
     fails: int = 0
     why: str = ""
+    same_as: int | None = None
     candidates: dict[int, Candidate] = field(default_factory=dict)
     unloaded_s: float = 0.0
+
+    @property
+    def open(self) -> bool:
+        """Whether it may be the answer."""
+        return not self.why and self.same_as is None
 
     def bounds(self, stage: int, enough: int) -> tuple[int, int | None]:
         """The most units that do not do and the least that do, as far as the stage can tell."""
@@ -191,6 +200,7 @@ class Race:
         self._run, self._on_step = run, on_step
         self._most = [choice.most(most) for choice in choices]
         self._first: dict[tuple[tuple[float, ...], ...], Candidate] = {}  # of equal-cost candidates
+        self._kinds: dict[tuple[int, float, tuple[Trial, ...]], Candidate] = {}  # first of those whose first trials went alike
 
     def cheapest(self, stage: int) -> Candidate | None:
         """Run the stage: the cheapest count that leads, of equals the likeliest; None where none does."""
@@ -228,7 +238,7 @@ class Race:
         """Choices that may still be the cheapest, by the least that they can cost; of equals those that stand first, then the likeliest."""
         found = []
         for i, state in enumerate(self.states):
-            if state.why:
+            if not state.open:
                 continue
             low, high = state.bounds(stage, self._stages[-1])
             if low < self._most[i]:
@@ -240,7 +250,7 @@ class Race:
     def sized(self, choice: int, stage: int) -> Candidate | None:
         """The least count of one choice that leads after so many trials."""
         state = self.states[choice]
-        while not state.why:
+        while state.open:
             low, high = state.bounds(stage, self._stages[-1])
             if low >= self._most[choice]:
                 return None
@@ -263,8 +273,26 @@ class Race:
         for look in self._stages:
             if len(candidate.trials) < look <= stage and candidate.chance.certain is None:
                 self._extend(candidate, look)
+        if count == state.fails + 1:
+            self._merge(candidate)
         if candidate.chance.certain is False:
             state.fails = max(state.fails, count)
+
+    def _merge(self, candidate: Candidate) -> None:
+        """Drop a choice whose first SAME trials hold and are those of another one of equal cost, where all lower counts of both are out: a
+        cap that is never reached, and with more replicas even less so. Losses are rare, and one replica says nothing of a router.
+        """
+        choice, count = self.choices[candidate.choice], candidate.replicas
+        if len(candidate.trials) < SAME or choice.lost(count):
+            return
+        first_trials = tuple(candidate.trials[:SAME])
+        if not all(trial.met for trial in first_trials):  # what fails alike may do unlike with more replicas
+            return
+        alike = (count, choice.cost(count), first_trials)
+        first = self._kinds.setdefault(alike, candidate)
+        if first is not candidate and (count > 1 or self.choices[first.choice].routed == choice.routed):
+            self.states[candidate.choice].same_as = first.choice
+            self.states[candidate.choice].candidates.clear()
 
     def _extend(self, candidate: Candidate, stage: int) -> None:
         begin = len(candidate.trials)

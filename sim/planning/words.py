@@ -130,7 +130,7 @@ def reasons(plan: RaceResult, now: Sequence[Trial], more: Sequence[Trial]) -> li
     others = [
         (choice.cost(state.fails + 1), choice.name)
         for choice, state in zip(plan.choices, plan.states, strict=True)
-        if not state.why and choice.study.deployment.gpu.name != mine
+        if state.open and choice.study.deployment.gpu.name != mine
     ]
     if others:
         cost, name = min(others)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sim.planning.race import RaceResult
 
 MOST_ROWS = 12
+MOST_SAME = 3  # equal choices that are named
 
 
 def print_answer(answer: PlanAnswer) -> None:
@@ -26,7 +27,7 @@ def print_answer(answer: PlanAnswer) -> None:
     slo = " ".join(condition.text for condition in plan.conditions)
     model = model_title(plan.choices[0].study.deployment.model.name)
     click.echo(click.style(fill(f"Which deployment of {model} has {slo} at the least cost?"), bold=True))
-    inside = [i for i, state in enumerate(plan.states) if not state.why]
+    inside = [i for i, state in enumerate(plan.states) if state.open]
     inside.sort(key=lambda i: plan.choices[i].cost(plan.states[i].fails + 1))
     if inside:
         for line in _named_last(["count", "USD/hour", "chance"], "of", [_row(plan, i) for i in inside[:MOST_ROWS]]):
@@ -41,6 +42,9 @@ def print_answer(answer: PlanAnswer) -> None:
             reasons.setdefault(state.why, []).append(choice.name)
     for why, names in reasons.items():
         click.echo(fill(f"out: {'; '.join(names)}: {why}", later="  "))
+    if same := [choice.name for choice, state in zip(plan.choices, plan.states, strict=True) if state.same_as is not None]:
+        more = f"; and {len(same) - MOST_SAME} more" if len(same) > MOST_SAME else ""
+        click.echo(fill(f"the same in every trial as one of these: {'; '.join(same[:MOST_SAME])}{more}", later="  "))
     if len(answer.front) > 1:
         click.echo("\nWhat more money buys")
         header = ["USD/hour", "USD/Mtok", "tok/s/user", "tok/s/GPU", "chance"]

@@ -18,6 +18,12 @@ def trials(chances, seed):
     return lambda choice, count, wanted: [Trial((used[choice][count - 1][i],)) for i in wanted]
 
 
+class Made(Choice):
+    """A choice without a study."""
+
+    routed = "in turn"
+
+
 def choices(prices):
     """Choices of units of one GPU at these prices."""
-    return [Choice(str(i), None, (Part(1, float(price), 1),)) for i, price in enumerate(prices)]
+    return [Made(str(i), None, (Part(1, float(price), 1),)) for i, price in enumerate(prices)]
