@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 import sim.cluster.fleet_state as on
-from sim.cluster.fleet_events import note_wake, pop, push
+from sim.cluster.fleet_events import first_of, note_departure, note_wake, pop, push
 from sim.cluster.fleet_moves import bring, look, set_out
 from sim.cluster.fleet_routes import count_due, first_token, pick, uncount
 from sim.cluster.fleet_state import FleetCore
@@ -31,13 +31,8 @@ def serve_fleet(f: FleetCore, given: Given) -> int:
         send_due(f)
     while True:
         if c[on.AT] < 0:
-            replica, server, wakes, leaves = 0, 0, f.wakes[0], f.departs[0]
-            for i in range(1, c[on.REPLICAS]):
-                wake = f.wakes[i]
-                if wake < wakes or (wake == wakes and f.ranks[i] < f.ranks[replica]):
-                    replica, wakes = i, wake
-                if f.departs[i] < leaves:
-                    server, leaves = i, f.departs[i]
+            replica, server = first_of(f.first_awake, c[on.REPLICAS], 1), first_of(f.first_left, c[on.REPLICAS], 1)
+            wakes, leaves = f.wakes[replica], f.departs[server]
             happens = f.events[on.TICK] if c[on.EVENTS] else NEVER
             first = min(wakes, leaves, happens)
             if first >= MOST_TICKS:
@@ -190,7 +185,7 @@ def reach(f: FleetCore, call: int, now_s: float) -> None:
         f.loads[load + on.SERVER_HEAD] = call
     f.loads[load + on.SERVER_TAIL] = call
     f.loads[load + on.SERVING] += work
-    note_departure(f, i)
+    serve_next(f, i)
 
 
 def server_work(f: FleetCore, call: int) -> int:
@@ -208,13 +203,13 @@ def share_server(f: FleetCore, i: int) -> None:
     f.loads[load + on.SINCE] = f.c[on.NOW]
 
 
-def note_departure(f: FleetCore, i: int) -> None:
+def serve_next(f: FleetCore, i: int) -> None:
     """Keep when the next call leaves an API server."""
-    load = i * on.LOAD
-    f.departs[i] = NEVER
+    load, leaves = i * on.LOAD, NEVER
     if f.loads[load + on.SERVING]:
         left = max(f.leaves[f.loads[load + on.SERVER_HEAD]] - f.given[i], 0.0)
-        f.departs[i] = f.loads[load + on.SINCE] + math.ceil(left * f.loads[load + on.SERVING])
+        leaves = f.loads[load + on.SINCE] + math.ceil(left * f.loads[load + on.SERVING])
+    note_departure(f, i, leaves)
 
 
 def leave_server(f: FleetCore, i: int) -> None:
@@ -224,7 +219,7 @@ def leave_server(f: FleetCore, i: int) -> None:
     call = f.loads[load + on.SERVER_HEAD]
     f.loads[load + on.SERVER_HEAD] = f.calls[call * on.CALL + on.BEHIND]
     f.loads[load + on.SERVING] -= server_work(f, call)
-    note_departure(f, i)
+    serve_next(f, i)
     hand_over(f, call, f.c[on.NOW] * TICK_S)
 
 

@@ -1,6 +1,8 @@
-"""What happens next in the compiled fleet: a heap of events by (tick, serial), and when engines go on."""
+"""What happens next in the compiled fleet: a heap of events by (tick, serial), and trees over replicas of who is the first."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import sim.cluster.fleet_state as on
 from sim.cluster.fleet_state import FleetCore
@@ -8,8 +10,44 @@ from sim.engine.rows.layout import EngineRow
 
 
 def note_wake(f: FleetCore, i: int, s: EngineRow) -> None:
-    """Keep when a replica goes on."""
+    """Keep when a replica's engine goes on, and which replica's is the first to."""
+    if f.wakes[i] == s.wake and f.ranks[i] == s.after_arrivals:
+        return
     f.wakes[i], f.ranks[i] = s.wake, s.after_arrivals
+    replicas = f.c[on.REPLICAS]
+    place = (replicas + i) // 2
+    while place:
+        one, other = first_of(f.first_awake, replicas, 2 * place), first_of(f.first_awake, replicas, 2 * place + 1)
+        f.first_awake[place] = one if goes_before(f, one, other) else other
+        place //= 2
+
+
+def goes_before(f: FleetCore, one: int, other: int) -> bool:
+    """Whether a replica's engine goes on before another's."""
+    if f.wakes[one] != f.wakes[other]:
+        return f.wakes[one] < f.wakes[other]
+    if f.ranks[one] != f.ranks[other]:
+        return f.ranks[one] < f.ranks[other]
+    return one < other
+
+
+def note_departure(f: FleetCore, i: int, ticks: int) -> None:
+    """Keep when the next call leaves a replica's API server, and which server has the first to."""
+    if f.departs[i] == ticks:
+        return
+    f.departs[i] = ticks
+    replicas = f.c[on.REPLICAS]
+    place = (replicas + i) // 2
+    while place:
+        one, other = first_of(f.first_left, replicas, 2 * place), first_of(f.first_left, replicas, 2 * place + 1)
+        sooner = f.departs[one] < f.departs[other] or (f.departs[one] == f.departs[other] and one < other)
+        f.first_left[place] = one if sooner else other
+        place //= 2
+
+
+def first_of(firsts: Any, replicas: int, place: int) -> int:
+    """The replica that comes first below a place of a tree: the root is 1, those below it are 2 and 3, the last ones are the replicas."""
+    return place - replicas if place >= replicas else firsts[place]
 
 
 def push(f: FleetCore, tick: int, kind: int, call: int) -> None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 import sim.cluster.fleet_state as on
 from sim.cluster import fleet_core as plain
+from sim.cluster.fleet_events import first_of
 from sim.cluster.fleet_state import FleetCore
 from sim.cluster.policies import PowerOfTwo, drawn
 from sim.cluster.pools import MOST
@@ -172,6 +173,8 @@ def _state(
         "wakes": np.full(replicas, NEVER),
         "ranks": np.ones(replicas, dtype=np.int64),
         "departs": np.full(replicas, NEVER),
+        "first_awake": first_places(replicas),
+        "first_left": first_places(replicas),
         "order": np.zeros(count, dtype=np.int64),
         "loads": loads.ravel(),
         "holders": np.zeros(c[on.NAMES], dtype=np.int64),
@@ -185,6 +188,14 @@ def _state(
     own: dict[str, Any] = columns if arrays else {name: column.tolist() for name, column in columns.items() if name != "stamps"}
     own["stamps"] = columns["stamps"] if arrays else columns["stamps"].data  # a run touches little of it
     return FleetCore(**own, core=core)
+
+
+def first_places(replicas: int) -> Ints:
+    """A tree (sim.cluster.fleet_events.first_of) over replicas that come in order."""
+    found = np.zeros(replicas, dtype=np.int64)
+    for place in range(replicas - 1, 0, -1):
+        found[place] = min(first_of(found, replicas, 2 * place), first_of(found, replicas, 2 * place + 1))
+    return found
 
 
 def rank(requests: NDArray[Any], trace: Trace, config: EngineConfig) -> None:

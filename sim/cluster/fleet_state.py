@@ -82,6 +82,8 @@ class FleetCore(NamedTuple):
     wakes: Ints  # [replicas] ticks when each goes on
     ranks: Ints  # [replicas] whether it does so behind what arrives at that instant
     departs: Ints  # [replicas] ticks when the next call leaves its API server
+    first_awake: Ints  # [replicas] trees (sim.cluster.fleet_events.first_of) by when engines go on, and by when calls leave API servers
+    first_left: Ints
     order: Ints  # [calls] in which they were sent
     loads: Ints
     holders: Ints  # [names] a bit for each replica that was sent the block

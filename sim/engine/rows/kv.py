@@ -1,35 +1,54 @@
-"""KV blocks of the engine in rows: who holds which, which contents can be found again, and what is evicted next.
+"""KV blocks of the engine in rows: how many a request holds, which contents can be found again, and what is evicted next.
 
-Block ids, their reuse order and the eviction order are those of vLLM's pool for one full-attention group: blocks without contents go back
-to the front of the free list (reused at once, last in first out), others to its back, the tail of the sequence first. The front is a
-stack, what was never used follows it, and behind come the contents by when they were given back, linked both ways.
-
-Names of contents: a block that several requests begin with has a name above 0 and is in the table; one that only its own request can ask
-for has a name below 0, and is in the table once that request was preempted.
+Hits and evictions are those of vLLM's pool for one full-attention group: blocks without contents are handed out first, then contents by
+when they were given back, the tail of a sequence before its head. Only contents that can be asked for again have a row: a block that
+several requests begin with has one of its own, and can be found in the table by its name. What only its own request can ask for, after it
+was preempted, is counted while it is held; given back, it is one run.
 """
 
 from __future__ import annotations
 
 from sim.engine.rows.layout import NOBODY, Core, EngineRow
 
-OWN = 2**20  # blocks of a request, at most
+
+def hand_out(e: Core, s: EngineRow, count: int) -> None:
+    """So many free blocks are held; what was in them is lost."""
+    s.free -= count
+    blank = min(count, s.blank)
+    s.blank -= blank
+    count -= blank
+    while count:
+        place = s.oldest
+        row = e.blocks[place]
+        taken = min(count, row.count)
+        row.count -= taken
+        count -= taken
+        if row.count:
+            return
+        unlink(e, s, place)
+        if row.name:
+            forget(e, s, place)
+        else:
+            forget_run(e, s, place)
 
 
-def hand_out(e: Core, s: EngineRow) -> int:
-    """The next free block; it loses its contents."""
-    s.free -= 1
-    block = s.stack
-    if block != NOBODY:
-        s.stack = e.blocks[block].behind
-    elif s.fresh < s.end_block:
-        block = s.fresh
+def new_row(e: Core, s: EngineRow, count: int) -> int:
+    """A row for so many blocks."""
+    place = s.stack
+    if place == NOBODY:
+        place = s.fresh
         s.fresh += 1
     else:
-        block = s.oldest
-        unlink(e, s, block)
-        forget(e, s, block)
-    e.blocks[block].refs = 1
-    return block
+        s.stack = e.blocks[place].behind
+    row = e.blocks[place]
+    row.count, row.refs, row.name, row.copy = count, 0, 0, NOBODY
+    return place
+
+
+def free_row(e: Core, s: EngineRow, place: int) -> None:
+    """A row stands for nothing any more."""
+    e.blocks[place].behind = s.stack
+    s.stack = place
 
 
 def link_last(e: Core, s: EngineRow, block: int) -> None:
@@ -66,14 +85,6 @@ def held_by(e: Core, s: EngineRow, r: int) -> int:
     return s.first_held + e.requests[r].seat * s.most_blocks
 
 
-def name_of(e: Core, r: int, index: int) -> int:
-    """Name of the contents of a request's block."""
-    row = e.requests[r]
-    if index < row.depth:
-        return e.names[row.names + index] + 1
-    return -(r * OWN + index + 1)
-
-
 def find_hits(e: Core, s: EngineRow, r: int) -> int:
     """Blocks of the longest cached prefix, short of the last known token, listed at the next seat. `idle_hits` of them nobody holds.
 
@@ -87,18 +98,25 @@ def find_hits(e: Core, s: EngineRow, r: int) -> int:
     if not row.preemptions and row.depth < most:
         most = row.depth
     begin = s.first_held + next_seat(e, s) * s.most_blocks
-    hits = 0
-    while hits < most:
-        block = e.table[s.first_slot + slot_of(e, s, name_of(e, r, hits))] - 1
+    hits, common = 0, min(most, row.depth)
+    while hits < common:
+        block = e.table[s.first_slot + slot_of(e, s, e.names[row.names + hits] + 1)] - 1
         if block < 0:
             break
         e.held[begin + hits] = block
         hits += 1
         if not e.blocks[block].refs:
             s.idle_hits += 1
+    if hits == row.depth:
+        run = run_with(e, row.own, hits)
+        while hits < most and run != NOBODY:
+            end = min(e.blocks[run].first + e.blocks[run].count, most)
+            s.idle_hits += end - hits
+            hits = end
+            run = run_with(e, row.own, hits)
     if s.drops_last_hit and hits:
         hits -= 1
-        if not e.blocks[e.held[begin + hits]].refs:
+        if hits >= row.depth or not e.blocks[e.held[begin + hits]].refs:
             s.idle_hits -= 1
     return hits
 
@@ -123,7 +141,7 @@ def sit(e: Core, s: EngineRow, r: int, hits: int) -> None:
     row.seat = next_seat(e, s)
     s.seats -= 1
     begin = held_by(e, s, r)
-    for place in range(begin, begin + hits):
+    for place in range(begin, begin + min(hits, row.depth)):
         block = e.held[place]
         refs = e.blocks[block].refs
         if refs:
@@ -134,16 +152,16 @@ def sit(e: Core, s: EngineRow, r: int, hits: int) -> None:
             unlink(e, s, block)
             s.free -= 1
         e.blocks[block].refs = refs + 1
-    row.held = row.hashed = hits
+    for index in range(row.depth, hits):
+        take_from_run(e, s, r, index)
+    row.held = row.hashed = row.hits = hits
 
 
 def allocate(e: Core, s: EngineRow, r: int, count: int) -> None:
     """Give a request so many fresh blocks."""
-    row = e.requests[r]
-    begin = held_by(e, s, r) + row.held
-    for place in range(begin, begin + count):
-        e.held[place] = hand_out(e, s)
-    row.held += max(count, 0)
+    if count > 0:
+        hand_out(e, s, count)
+        e.requests[r].held += count
 
 
 def remember(e: Core, s: EngineRow, r: int, tokens: int) -> None:
@@ -152,20 +170,23 @@ def remember(e: Core, s: EngineRow, r: int, tokens: int) -> None:
     full = tokens // s.block
     if not s.caching or full <= row.hashed:
         return
-    begin = held_by(e, s, r)
-    for index in range(row.hashed, full):
-        block = e.held[begin + index]
-        e.blocks[block].name = name_of(e, r, index)
-        if index < row.depth:
-            put_in_table(e, s, block)
+    for index in range(row.hashed, min(full, row.depth)):
+        block = new_row(e, s, 1)
+        e.blocks[block].refs, e.blocks[block].name = 1, e.names[row.names + index] + 1
+        e.held[held_by(e, s, r) + index] = block
+        put_in_table(e, s, block)
     row.hashed = full
 
 
 def give_back(e: Core, s: EngineRow, r: int) -> None:
     """Take seat and blocks from a request. Contents stay findable until their block is handed out again."""
     row = e.requests[r]
-    begin = held_by(e, s, r)
-    for place in range(begin + row.held - 1, begin - 1, -1):
+    begin, found = held_by(e, s, r), max(row.hits, row.depth)
+    if row.hashed > found:
+        keep_run(e, s, r, found, row.hashed)
+    if found > row.depth:
+        keep_run(e, s, r, row.depth, found)
+    for place in range(begin + min(row.hashed, row.depth) - 1, begin - 1, -1):
         block = e.held[place]
         e.blocks[block].refs -= 1
         refs = e.blocks[block].refs
@@ -173,28 +194,79 @@ def give_back(e: Core, s: EngineRow, r: int) -> None:
             s.shared -= 1
             if refs == 1:
                 s.common -= 1
-        elif e.blocks[block].name:
+        else:
             link_last(e, s, block)
             s.free += 1
-    for place in range(begin, begin + row.held):
-        block = e.held[place]
-        if not e.blocks[block].refs and not e.blocks[block].name:
-            e.blocks[block].behind = s.stack
-            s.stack = block
-            s.free += 1
+    s.blank += row.held - row.hashed
+    s.free += row.held - row.hashed
     e.running[s.first_running + s.seqs + s.seats] = row.seat
     s.seats += 1
     row.seat, row.held, row.hashed = NOBODY, 0, 0
 
 
-def list_own(e: Core, s: EngineRow, r: int) -> None:
-    """A request that is about to be preempted will ask for its own blocks again."""
-    row = e.requests[r]
-    begin = held_by(e, s, r)
-    for index in range(row.depth, row.hashed):
-        block = e.held[begin + index]
-        if not e.blocks[block].listed:
-            put_in_table(e, s, block)
+# runs: contents that only their own request can ask for
+
+
+def keep_run(e: Core, s: EngineRow, r: int, first: int, end: int) -> None:
+    """A request gives back blocks with contents. Where it was preempted it may ask for them: for the oldest copy of each, which is the one
+    that it found when it was admitted.
+    """
+    place = new_row(e, s, end - first)
+    row, request = e.blocks[place], e.requests[r]
+    row.request, row.first = r if request.preemptions else NOBODY, first
+    link_last(e, s, place)
+    s.free += end - first
+    if not request.preemptions:
+        return
+    if request.own == NOBODY or end <= request.hits:
+        row.copy, request.own = request.own, place
+        return
+    last = request.own
+    while e.blocks[last].copy != NOBODY:
+        last = e.blocks[last].copy
+    e.blocks[last].copy = place
+
+
+def run_with(e: Core, run: int, index: int) -> int:
+    """The first of a request's runs, from one on, that has a block of it."""
+    while run != NOBODY and not e.blocks[run].first <= index < e.blocks[run].first + e.blocks[run].count:
+        run = e.blocks[run].copy
+    return run
+
+
+def take_from_run(e: Core, s: EngineRow, r: int, index: int) -> None:
+    """A request holds a block of its own again: its run goes on before and after that, the tail evicted sooner."""
+    place = run_with(e, e.requests[r].own, index)
+    row = e.blocks[place]
+    behind = row.first + row.count - index - 1
+    row.count = index - row.first
+    s.free -= 1
+    if behind:
+        tail = new_row(e, s, behind)
+        other = e.blocks[tail]
+        other.request, other.first, other.copy, row.copy = r, index + 1, row.copy, tail
+        other.before, other.behind, row.before = row.before, place, tail
+        if other.before == NOBODY:
+            s.oldest = tail
+        else:
+            e.blocks[other.before].behind = tail
+    if not row.count:
+        unlink(e, s, place)
+        forget_run(e, s, place)
+
+
+def forget_run(e: Core, s: EngineRow, place: int) -> None:
+    """Nothing is left of a run."""
+    r = e.blocks[place].request
+    run = e.requests[r].own if r != NOBODY else NOBODY
+    if run == place:
+        e.requests[r].own = e.blocks[place].copy
+    else:
+        while run != NOBODY and e.blocks[run].copy != place:
+            run = e.blocks[run].copy
+        if run != NOBODY:
+            e.blocks[run].copy = e.blocks[place].copy
+    free_row(e, s, place)
 
 
 # the table: blocks by name
@@ -202,7 +274,6 @@ def list_own(e: Core, s: EngineRow, r: int) -> None:
 
 def put_in_table(e: Core, s: EngineRow, block: int) -> None:
     """A block can be found by its name, or after those that have the same."""
-    e.blocks[block].listed, e.blocks[block].copy = 1, NOBODY
     slot = s.first_slot + slot_of(e, s, e.blocks[block].name)
     if not e.table[slot]:
         e.table[slot] = block + 1
@@ -216,19 +287,17 @@ def put_in_table(e: Core, s: EngineRow, block: int) -> None:
 def forget(e: Core, s: EngineRow, block: int) -> None:
     """A block loses its contents: where it was the one found by them, its oldest copy takes its place."""
     row = e.blocks[block]
-    if row.listed:
-        slot = slot_of(e, s, row.name)
-        first = e.table[s.first_slot + slot] - 1
-        if first != block:
-            while e.blocks[first].copy != block:
-                first = e.blocks[first].copy
-            e.blocks[first].copy = row.copy
-        elif row.copy != NOBODY:
-            e.table[s.first_slot + slot] = row.copy + 1
-        else:
-            clear(e, s, slot)
-    row.name = row.listed = 0
-    row.copy = NOBODY
+    slot = slot_of(e, s, row.name)
+    first = e.table[s.first_slot + slot] - 1
+    if first != block:
+        while e.blocks[first].copy != block:
+            first = e.blocks[first].copy
+        e.blocks[first].copy = row.copy
+    elif row.copy != NOBODY:
+        e.table[s.first_slot + slot] = row.copy + 1
+    else:
+        clear(e, s, slot)
+    free_row(e, s, block)
 
 
 def slot_of(e: Core, s: EngineRow, name: int) -> int:

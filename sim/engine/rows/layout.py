@@ -60,6 +60,8 @@ class RequestRow:
     before: int = NOBODY  # in the queue
     behind: int = NOBODY
     deferred: int = 0  # it was passed over while it was stale, and still waits
+    hits: int = 0  # blocks found at the latest admission
+    own: int = NOBODY  # first of its runs of blocks that it gave back and may ask for
     node: int = NOBODY  # where its cached pages end (sim.engine.rows.radix)
     cached: int = NOBODY  # prompt tokens found at the first admission; -1: not admitted
     sampled_in: int = NOBODY  # number of the iteration of its latest token, where a log is kept
@@ -147,8 +149,9 @@ class EngineRow:
     entry_room: int = 0
     # KV
     free: int = 0
-    stack: int = NOBODY  # blocks without contents, the next one first
-    fresh: int = 0  # the next that was never used
+    blank: int = 0  # of these, blocks without contents
+    stack: int = NOBODY  # rows of blocks that stand for nothing
+    fresh: int = 0  # the next that never stood for anything
     oldest: int = NOBODY
     newest: int = NOBODY
     seats: int = 0
@@ -259,14 +262,16 @@ class SendRow:
 
 @dataclass(slots=True, eq=False)
 class BlockRow:
-    """A KV block."""
+    """A KV block that several requests begin with, or a run of blocks with contents that only one can ask for and nobody holds."""
 
-    refs: int = 0
-    name: int = 0  # contents: 0 none, above 0 a name of several requests + 1, below 0 its own request's alone
-    listed: int = 0  # in the table
-    copy: int = NOBODY  # next block with the same contents
+    refs: int = 0  # holders
+    count: int = 0  # blocks
+    name: int = 0  # of what several begin with, + 1; 0: a run
+    copy: int = NOBODY  # next block with the same contents, or run of the same request
     before: int = NOBODY  # in the order of eviction
     behind: int = NOBODY
+    request: int = NOBODY  # who may ask for the run, from its block `first` on
+    first: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -351,7 +356,7 @@ class Core(NamedTuple):
     entries: MutableSequence[EntryRow]
     requests: MutableSequence[RequestRow]
     running: MutableSequence[int]  # requests by admission; behind them the free seats
-    held: MutableSequence[int]  # blocks of a request, by its seat
+    held: MutableSequence[int]  # blocks of a request that others begin with, too, by its seat
     table: MutableSequence[int]  # blocks by contents + 1, 0: none
     names: MutableSequence[int]  # of blocks that several requests begin with, whole numbers from 0 on (see RequestRow)
     padding: MutableSequence[float]  # [decodes] rows that the graph for so many computes beyond them

@@ -65,7 +65,8 @@ def engine_row(config: EngineConfig, steps: StepTime, most_tokens: int, keep: bo
     s.verify_s, s.verify_each_s = steps.verify_s, steps.verify_seq_s
     if steps.draft is not None:
         s.draft_model, s.draft_pieces, s.draft_window = 1, int(steps.draft_pieces), steps.draft.model.window or 0
-    s.free, s.seats = config.num_gpu_blocks - 1, config.max_num_seqs
+    s.free = s.blank = config.num_gpu_blocks - 1
+    s.seats = config.max_num_seqs
     s.most_blocks = -(-min(most_tokens + 2 * s.drafting + 2, config.max_model_len) // s.block) + 1
     s.row_room, s.entry_room = (ROW_MOST, ROW_MOST + 16 * s.seqs) if keep else (0, 0)
     return s

@@ -7,8 +7,18 @@ orders all nodes by their last use; of what is used together, parents come befor
 
 from __future__ import annotations
 
-from sim.engine.rows.kv import home_of, name_of
+from sim.engine.rows.kv import home_of
 from sim.engine.rows.layout import NOBODY, Core, EngineRow
+
+OWN = 2**20  # blocks of a request, at most
+
+
+def name_of(e: Core, r: int, index: int) -> int:
+    """Name of a request's page: below 0 where only it can ask for that."""
+    row = e.requests[r]
+    if index < row.depth:
+        return e.names[row.names + index] + 1
+    return -(r * OWN + index + 1)
 
 
 def full_pages(e: Core, s: EngineRow, r: int, short_of: int) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from sim.engine.interface import BLOCKS, BUDGET, SLOTS
 from sim.engine.rows.drafts import accepted
-from sim.engine.rows.kv import allocate, blocks_of, find_hits, give_back, list_own, remember, sit
+from sim.engine.rows.kv import allocate, blocks_of, find_hits, give_back, remember, sit
 from sim.engine.rows.layout import NOBODY, OUTSIDE, RUNNING, Core, EngineRow, IterationRow
 from sim.engine.rows.log import note_chunk, note_loss
 from sim.engine.rows.sending import note_token
@@ -212,10 +212,8 @@ def preempt(e: Core, s: EngineRow, it: IterationRow, place: int) -> None:
     s.running -= 1
     row.stale += row.under_way
     row.under_way = row.coming = row.computed = row.drafts = row.prefilling = row.in_prefill = row.comes_with = 0
-    if s.caching:
-        list_own(e, s, r)
-    give_back(e, s, r)
     row.preemptions += 1
+    give_back(e, s, r)
     it.preempted += 1
     if s.keep:
         note_loss(e, s, r)
