@@ -52,6 +52,14 @@ def tensor(
     return x
 
 
+def query(q: object) -> torch.Tensor:
+    """Check q [B, HQ, D]: the heads of a sequence lie together, sequences at any distance (a slice of a fused projection)."""
+    x = tensor("q", q, [None, None, None], FLOATS)
+    if x.stride(1) != x.shape[2] and x.shape[1] > 1:
+        raise ValueError(f"q: the heads of a sequence must be contiguous, strides are {x.stride()}")
+    return x
+
+
 def _text(shape: Sequence[int | None]) -> str:
     return "[" + ", ".join("*" if n is None else str(n) for n in shape) + "]"
 

@@ -119,9 +119,12 @@ def check_cache(
     v_cache: torch.Tensor,
     seq_lens: torch.Tensor,
     page_table: torch.Tensor | None,
+    apart: bool = False,
 ) -> tuple[int, int]:
-    """Validate the arguments every decode attention shares; returns (KV heads, tokens a sequence can hold)."""
-    checks.tensor("q", q, [None, None, None], checks.FLOATS, contiguous=True)
+    """Validate the arguments every decode attention shares; returns (KV heads, tokens a sequence can hold). `apart`: only the query heads
+    of a sequence need lie together.
+    """
+    checks.query(q) if apart else checks.tensor("q", q, [None, None, None], checks.FLOATS, contiguous=True)
     batch, heads_q, d = q.shape
     checks.head_dim(d)
     checks.tensor("k_cache", k_cache, [None, None, None, d], [q.dtype], q)

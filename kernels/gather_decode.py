@@ -30,7 +30,7 @@ def kept_block(slot, selected, i_row, n_blocks, SINK: tl.constexpr, LOCAL: tl.co
 
 @triton.jit
 def _gather(
-    q, k, v, k_host, v_host, table, lens, selected, o_parts, ml_parts, scale_log2, heads_kv, stage_page, stride_table,
+    q, k, v, k_host, v_host, table, lens, selected, o_parts, ml_parts, scale_log2, heads_kv, stage_page, stride_q, stride_table,
     k_p, k_h, k_t, v_p, v_h, v_t, kh_p, kh_h, kh_t, vh_p, vh_h, vh_t,
     GROUP: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr,
     BN: tl.constexpr, SINK: tl.constexpr, LOCAL: tl.constexpr, K: tl.constexpr, SLOTS: tl.constexpr,
@@ -61,7 +61,7 @@ def _gather(
         p_v = tl.where(on_host, paging.rows(v_host, -1 - page, o_t, i_h, vh_p, vh_h, vh_t, PAGE, PAGED), p_v)
     b_k = tl.load(p_k[:, None] + o_d[None, :], mask=ok[:, None], other=0.0)
     b_v = tl.load(p_v[:, None] + o_d[None, :], mask=ok[:, None], other=0.0)
-    p_q = q + (i_row.to(tl.int64) * GROUP + o_g[:, None]) * D + o_d[None, :]
+    p_q = q + i_b.to(tl.int64) * stride_q + (i_h * GROUP + o_g[:, None]) * D + o_d[None, :]
     b_q = tl.load(p_q, mask=o_g[:, None] < GROUP, other=0.0)
     s = launch.dot(b_q, tl.trans(b_k), tl.zeros([GP, BN], dtype=tl.float32), PRECISION) * scale_log2
     s = tl.where(ok[None, :], s, -float("inf"))
@@ -95,18 +95,20 @@ def gather_decode(
     workspace: partials.Workspace | None = None,
     stage_page: int | None = None,
     tile: int = 64,
+    skip_empty: bool = False,
 ) -> torch.Tensor:
     """Attention of one query token per sequence over its keep-set.
 
-    q, k_cache, v_cache, seq_lens, page_table, scale and out as in `dense_decode`, error bounds too. selected [B, KV heads, k]
-    int32: distinct blocks to read besides sink and local ones, -1 for none; other entries outside the candidates are ignored.
-    `block` tokens per block, a power of two from 16 to 256, independent of the page size. k_host, v_host [host pages, KV heads, page, D]:
-    pinned host pages, named by table entries < 0. `stage_page`: read selected block j of sequence b from page stage_page + b k + j of
-    the device cache, where `host_gather.stage` put it. `tile` tokens per program.
+    q, k_cache, v_cache, seq_lens, page_table, scale and out as in `dense_decode`, error bounds too, and the sequences of q at any
+    distance. selected [B, KV heads, k] int32: distinct blocks to read besides sink and local ones, -1 for none; other entries outside
+    the candidates are ignored. `block` tokens per block, a power of two from 16 to 256, independent of the page size. k_host, v_host
+    [host pages, KV heads, page, D]: pinned host pages, named by table entries < 0. `stage_page`: read selected block j of sequence b
+    from page stage_page + b k + j of the device cache, where `host_gather.stage` put it. `tile` tokens per program. `skip_empty` leaves
+    the rows of `out` of sequences of length 0 as they are.
 
     Returns [B, HQ, D] in q's dtype. Raises `ValueError` naming a bad argument.
     """
-    heads_kv, capacity = check_cache(q, k_cache, v_cache, seq_lens, page_table)
+    heads_kv, capacity = check_cache(q, k_cache, v_cache, seq_lens, page_table, apart=True)
     batch, heads_q, d = q.shape
     group, rows = heads_q // heads_kv, batch * heads_kv
     checks.block_tokens(block, "block")
@@ -131,19 +133,23 @@ def gather_decode(
     else:
         k_host, v_host = k_cache, v_cache
     slots, parts = sink_blocks + local_blocks + k, parts_of(k, block, sink_blocks, local_blocks, tile)
-    out = torch.empty_like(q) if out is None else checks.tensor("out", out, q.shape, [q.dtype], q, contiguous=True)
+    out = (
+        torch.empty_like(q, memory_format=torch.contiguous_format)
+        if out is None
+        else checks.tensor("out", out, q.shape, [q.dtype], q, contiguous=True)
+    )
     if workspace is None:
         workspace = partials.Workspace.allocate(rows, parts, group, d, q.device)
     workspace.check(rows, parts, group, d, q)
     table = seq_lens if page_table is None else page_table
     _gather[(parts, rows)](
         q, k_cache, v_cache, k_host, v_host, table, seq_lens, selected, workspace.o, workspace.ml,
-        checks.softmax_scale(scale, d) * LOG2E, heads_kv, 0 if stage_page is None else stage_page, table.stride(0),
+        checks.softmax_scale(scale, d) * LOG2E, heads_kv, 0 if stage_page is None else stage_page, q.stride(0), table.stride(0),
         *k_cache.stride()[:3], *v_cache.stride()[:3], *k_host.stride()[:3], *v_host.stride()[:3],
         GROUP=group, GP=max(16, triton.next_power_of_2(group)), D=d,
         PAGE=k_cache.shape[2], BLOCK=block, BN=tile, SINK=sink_blocks, LOCAL=local_blocks, K=k, SLOTS=slots,
         PAGED=page_table is not None, TIERED=tiered, STAGED=stage_page is not None,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32", num_warps=2, **launch.options(),
     )  # fmt: skip
-    partials.merge(workspace, out, rows, parts, group)
+    partials.merge(workspace, out, rows, parts, group, skip_empty)
     return out

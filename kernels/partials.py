@@ -73,9 +73,11 @@ def store_halves(o, ml, i_part, b_o, b_m, b_l, GROUP: tl.constexpr, D: tl.conste
 @triton.jit
 def _merge(
     o, ml, claims, out, parts,
-    GROUP: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, PARTS_P2: tl.constexpr, STEP: tl.constexpr, PDL: tl.constexpr,
+    GROUP: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, PARTS_P2: tl.constexpr, STEP: tl.constexpr,
+    SKIP: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """WIDTH channels of one query head of one row a program. Empty parts have m = -inf and l = 0; a row of only those gives zeros.
+    """WIDTH channels of one query head of one row a program. Empty parts have m = -inf and l = 0; a row of only those gives zeros, or
+    nothing (SKIP).
 
     Resets the work queue, so that the next call, or the next replay of a graph, finds it full.
     """
@@ -98,16 +100,22 @@ def _merge(
         b_o += b_part * w[:, None]
     total = tl.sum(b_l * tl.exp2(b_m - m), 0)
     b_out = tl.sum(b_o, 0) / tl.where(total == 0.0, 1.0, total)
-    tl.store(out + tl.program_id(0).to(tl.int64) * D + o_d, b_out.to(out.dtype.element_ty))
+    p_out = out + tl.program_id(0).to(tl.int64) * D + o_d
+    channel = o_d
+    if SKIP:
+        channel = tl.where(total != 0.0, o_d, D)
+    tl.store(p_out, b_out.to(out.dtype.element_ty), mask=channel < D)
 
 
-def merge(work: Workspace, out: torch.Tensor, rows: int, parts: int, group: int) -> None:
-    """Merge `parts` parts of each of `rows` rows into out [B, HQ, D], whose rows are rows * group heads in order."""
+def merge(work: Workspace, out: torch.Tensor, rows: int, parts: int, group: int, skip_empty: bool = False) -> None:
+    """Merge `parts` parts of each of `rows` rows into out [B, HQ, D], whose rows are rows * group heads in order. `skip_empty` leaves
+    those of rows without a token as they are.
+    """
     d = out.shape[-1]
     bucket = max(8, triton.next_power_of_2(parts))
     # Many parts of few heads: split the channels too, or a few multiprocessors would read everything.
     width = min(d, 32) if bucket >= 64 and rows * group < 256 else d
     _merge[(rows * group, d // width)](
         work.o, work.ml, work.claims, out, parts, GROUP=group, D=d, WIDTH=width, PARTS_P2=bucket, STEP=min(bucket, 128),
-        num_warps=4 if bucket <= 64 else 8, **launch.options(),
+        SKIP=skip_empty, num_warps=4 if bucket <= 64 else 8, **launch.options(),
     )  # fmt: skip

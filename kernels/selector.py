@@ -1,6 +1,7 @@
 """Block selection for sparse attention: score every KV block from its summary, take the top k.
 
-Shapes: q [B, HQ, D]; summaries [B, KV heads, blocks, 2, D]; selected [B, KV heads, k] int32, best first.
+Shapes: q [B, HQ, D]; summaries [B, KV heads, blocks, 2, D], or [pages, KV heads, 2, D] found by a page table [B, blocks]; selected
+[B, KV heads, k] int32, best first.
 Score of a block for a KV head: sum_d max(q_d low_d, q_d high_d), an upper bound of q.key over the block's keys, the largest over the
 query heads that share it. It is computed as max(q, 0).high + min(q, 0).low on the tensor cores. fp8 summaries are scored as stored.
 
@@ -19,6 +20,7 @@ import triton
 import triton.language as tl
 
 from kernels import checks, launch
+from kernels.page_summaries import PageSummaries
 from kernels.summaries import KINDS, Summaries
 
 SCORE_BOUND = {torch.bfloat16: 1e-4, torch.float16: 1e-4, torch.float32: 1e-4, torch.float8_e4m3fn: 1e-4}
@@ -56,26 +58,30 @@ def _index(key):
 
 @triton.jit
 def _score(
-    q, data, scale, lens, scores, keys, heads_kv, blocks, chunks,
+    q, data, scale, table, lens, scores, keys, heads_kv, blocks, chunks, stride_q, stride_table,
     GROUP: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr, SINK: tl.constexpr,
-    LOCAL: tl.constexpr, KIND: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
+    LOCAL: tl.constexpr, KIND: tl.constexpr, PAGED: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     i_c, i_row = tl.program_id(0), tl.program_id(1)
+    i_b, i_h = i_row // heads_kv, i_row % heads_kv
     o_d, o_g = tl.arange(0, D), tl.arange(0, GP)
     launch.wait_for_previous(PDL)
-    last_block = tl.cdiv(tl.load(lens + i_row // heads_kv), BLOCK) - LOCAL
+    last_block = tl.cdiv(tl.load(lens + i_b), BLOCK) - LOCAL
     o_block = i_c * CHUNK + tl.arange(0, CHUNK)
     ok = (o_block >= SINK) & (o_block < last_block)
     best = tl.full([], NONE, dtype=tl.int64)
     if i_c * CHUNK < last_block:
-        p_q = q + (i_row.to(tl.int64) * GROUP + o_g[None, :]) * D + o_d[:, None]
+        p_q = q + i_b.to(tl.int64) * stride_q + (i_h * GROUP + o_g[None, :]) * D + o_d[:, None]
         b_q = tl.load(p_q, mask=o_g[None, :] < GROUP, other=0.0)
         if KIND == 1:
             # e4m3 is exact in float16; the query is brought below 1 by a power of two first, so that it fits float16 too.
             most = tl.max(tl.max(tl.abs(b_q.to(tl.float32)), 1), 0)
             q_scale = tl.exp2(tl.ceil(tl.log2(tl.where(most > 0, most, 1.0))))
             b_q = (b_q.to(tl.float32) / q_scale).to(tl.float16)
-        flat = i_row.to(tl.int64) * blocks + o_block
+        at = i_row.to(tl.int64) * blocks + o_block
+        flat = at
+        if PAGED:
+            flat = tl.load(table + i_b.to(tl.int64) * stride_table + o_block, mask=ok, other=0).to(tl.int64) * heads_kv + i_h
         p_low = data + flat[:, None] * 2 * D + o_d[None, :]
         b_low = tl.load(p_low, mask=ok[:, None], other=0.0).to(b_q.dtype)
         b_high = tl.load(p_low + D, mask=ok[:, None], other=0.0).to(b_q.dtype)
@@ -86,7 +92,7 @@ def _score(
         score = tl.max(tl.where(o_g[None, :] < GROUP, s, -float("inf")), 1)
         if KIND == 1:
             score = score * tl.load(scale + flat, mask=ok, other=0.0) * q_scale
-        tl.store(scores + flat, score, mask=ok)
+        tl.store(scores + at, score, mask=ok)
         best = tl.max(tl.where(ok, _sort_key(score, o_block), NONE), 0)
     tl.store(keys + i_row * chunks + i_c, best)
 
@@ -114,9 +120,10 @@ def _pick(
 
 def select(
     q: torch.Tensor,
-    summaries: Summaries,
+    summaries: Summaries | PageSummaries,
     seq_lens: torch.Tensor,
     k: int,
+    page_table: torch.Tensor | None = None,
     *,
     sink_blocks: int = 1,
     local_blocks: int = 2,
@@ -127,15 +134,22 @@ def select(
 ) -> torch.Tensor:
     """The k best candidate blocks of every (sequence, KV head): [B, KV heads, k] int32, best first, -1 where there are fewer.
 
-    q [B, HQ, D] contiguous; summaries of the same batch, heads and D; seq_lens [B] int32, tokens in the cache. `scores`
-    [B, KV heads, blocks] float32 receives the scores of the candidates (other entries are left as they are).
-    `chunk` blocks per program (a power of two from 16); k from 1 to 128 and no more than `summaries.blocks`.
+    q [B, HQ, D], the heads of a sequence together; summaries of the same batch, heads and D, or of pages, with page_table [B, blocks]
+    int32; seq_lens [B] int32, tokens in the cache. `scores` [B, KV heads, blocks] float32 receives the scores of the candidates (others
+    are left as they are). `chunk` blocks per program (a power of two from 16); k from 1 to 128 and no more than `summaries.blocks`.
     `ValueError` naming the argument on bad input.
     """
-    checks.tensor("q", q, [None, None, None], checks.FLOATS, contiguous=True)
+    checks.query(q)
     batch, heads_q, d = q.shape
-    heads_kv, blocks = summaries.data.shape[1], summaries.blocks
-    checks.tensor("summaries", summaries.data, [batch, None, None, None, d], [*checks.FLOATS, torch.float8_e4m3fn], q, contiguous=True)
+    paged, kinds = isinstance(summaries, PageSummaries), [*checks.FLOATS, torch.float8_e4m3fn]
+    if paged != (page_table is not None):
+        raise ValueError("page_table: summaries of pages need one, those of sequences none")
+    leading: list[int | None] = [None, None] if paged else [batch, None, None]
+    checks.tensor("summaries", summaries.data, [*leading, 2, d], kinds, q, contiguous=True)
+    heads_kv = summaries.data.shape[1]
+    if page_table is not None:
+        checks.tensor("page_table", page_table, [batch, None], [torch.int32], q)
+    blocks = summaries.blocks if page_table is None else page_table.shape[1]
     if summaries.scale is None and summaries.data.dtype != q.dtype:
         raise ValueError(f"summaries: {summaries.data.dtype} for a {q.dtype} query")
     group = checks.head_group(heads_q, heads_kv)
@@ -159,9 +173,11 @@ def select(
         raise ValueError(f"workspace: holds {work.scores.numel()} scores, the call needs {rows * blocks} in {rows * chunks} chunks")
     scores = work.scores if scores is None else scores
     _score[(chunks, rows)](
-        q, summaries.data, seq_lens if summaries.scale is None else summaries.scale, seq_lens, scores, work.keys, heads_kv,
-        blocks, chunks, GROUP=group, GP=max(16, triton.next_power_of_2(group)), D=d, BLOCK=summaries.block, CHUNK=chunk,
-        SINK=sink_blocks, LOCAL=local_blocks, KIND=KINDS.index(summaries.kind),
+        q, summaries.data, seq_lens if summaries.scale is None else summaries.scale, seq_lens if page_table is None else page_table,
+        seq_lens, scores, work.keys, heads_kv, blocks, chunks, q.stride(0),
+        0 if page_table is None else page_table.stride(0),
+        GROUP=group, GP=max(16, triton.next_power_of_2(group)), D=d, BLOCK=summaries.block, CHUNK=chunk,
+        SINK=sink_blocks, LOCAL=local_blocks, KIND=KINDS.index(summaries.kind), PAGED=paged,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32", num_warps=num_warps, **launch.options(),
     )  # fmt: skip
     k_padded = max(2, triton.next_power_of_2(k))  # the compiler's top-k leaves no tensor for one

@@ -52,6 +52,7 @@ def _shrunk(name: str, layers: int) -> dict[str, Any]:
 
 SHAPES = {
     **{name: _catalogued(name) for name in _DATA["names"]},
+    "qwen2.5-7b-14-layers": _shrunk("qwen2.5-7b", 14),
     "qwen3-coder-20-layers": _shrunk("qwen3-coder-30b-a3b", 20),
     "qwen3.6-20-layers": _shrunk("qwen3.6-35b-a3b", 20),
     "tiny-25m": _whole(_DATA["tiny"]),

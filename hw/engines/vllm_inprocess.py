@@ -100,7 +100,11 @@ class VllmEngine:
 
         def noise(worker: Any) -> list[float]:
             caches = getattr(worker.model_runner, "kv_caches", [])
-            return [fill_like_written(part, blocks) for cache in caches for part in keys_and_values(cache, blocks)]
+            filled = [fill_like_written(part, blocks) for cache in caches for part in keys_and_values(cache, blocks)]
+            for layer in worker.vllm_config.compilation_config.static_forward_context.values():
+                if summarise := getattr(getattr(layer, "impl", None), "summarise", None):
+                    summarise(layer.kv_cache)  # a backend that keeps summaries beside the cache
+            return filled
 
         self.kv_noise = [sd for each in self.llm.collective_rpc(noise) for sd in each]
 

@@ -1,0 +1,91 @@
+"""`python -m studies.predict_sparse_served`: decode steps of vLLM with our sparse attention as its backend, as CSV, before they are run.
+
+    step = engine(B, 128) + kernels sparse(B, C, k) - kernels dense(B, 128) + 3 launches a layer
+
+The engine's step of a short context stands for all but attention, its own attention's launches included: they stay, with nothing to read.
+Of our kernels' stack only selection, summaries and keep-set remain. The launches are summary, gather and merge. Dense is the engine's step.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Iterator, Sequence
+
+import click
+import numpy as np
+
+from hw.engines.shapes import shape
+from sim.closed_form.what_if import WhatIf
+from sim.cost.step_time import step_time_s
+from sim.errors import UsageError
+from sim.rates.source import RateSource
+from sim.specs.attention_policy import blocks, dense
+from sim.specs.decode_stack import ENGINE, KERNELS
+from sim.specs.gpus import get_gpu
+from sim.specs.hf_config import spec_from_config
+from sim.study.deployment import Deployment, Limits
+
+SHORT = 128  # tokens
+LAUNCHES = 3  # a layer, besides those that c1 counts: summary, gather, merge
+CELLS = {
+    "qwen2.5-7b": [
+        *((1, c) for c in (8192, 16384, 32768, 65536, 131072, 262144, 500000)),
+        *((2, c) for c in (32768, 131072, 262144)), *((4, c) for c in (32768, 131072, 240000)),
+        *((8, c) for c in (16384, 32768, 65536, 120000)),
+        *((16, c) for c in (16384, 32768, 60000)), *((32, c) for c in (8192, 16384, 30000)),
+    ],
+    "qwen2.5-7b-14-layers": [(1, 262144), (4, 262144), (8, 131072), (8, 240000), (8, 262144), (32, 60000)],
+}  # fmt: skip
+COLUMNS = ("gpu", "model", "path", "batch", "context_tokens", "k_blocks", "step_ms", "step_low_ms", "step_high_ms")
+
+
+def steps_s(d: Deployment, batch: int, context: int, k: int, served: bool, draws: int = 500) -> np.ndarray:
+    """Seconds of a decode step at every draw; k = 0: the engine's own, dense."""
+    engine = WhatIf(d, context, stack=ENGINE, served=served, draws=draws)
+    ours = WhatIf(d, context, stack=KERNELS, draws=draws, seed=1)
+    mine = RateSource(None, served).of(d, draws)[0]
+    if not k:
+        return np.asarray(step_time_s(engine.work(batch, float(context), dense()), mine.draws, np))
+    theirs = ours.rates()
+
+    def kernels(tokens: int, policy: object) -> np.ndarray:
+        return np.asarray(step_time_s(ours.work(batch, float(tokens), policy), theirs.draws, np))  # type: ignore[arg-type]
+
+    rest = np.asarray(step_time_s(engine.work(batch, float(SHORT), dense()), mine.draws, np))
+    launches = LAUNCHES * sum(group.count for group in d.model.groups) * np.asarray(theirs.draws.kernel_s)
+    return np.asarray(rest + kernels(context, ours.runner.policy(blocks(k))) - kernels(SHORT, dense()) + launches)
+
+
+def rows(gpu: str, ks: Sequence[int], served: bool) -> Iterator[dict[str, object]]:
+    """One row per model, cell and k."""
+    for model, cells in CELLS.items():
+        config = shape(model)
+        d = Deployment(
+            spec_from_config({**config, "max_position_embeddings": 2**20}, "measured", "a shape"), get_gpu(gpu),
+            limits=Limits(max_num_seqs=32, max_num_batched_tokens=8192),
+        )  # fmt: skip
+        for batch, context in cells:
+            for k in (0, *ks):
+                low, middle, high = 1e3 * np.quantile(steps_s(d, batch, context, k, served), [0.05, 0.5, 0.95])
+                yield dict(zip(COLUMNS, (gpu, model, "served" if served else "in-process", batch, context, k, f"{middle:.3f}", f"{low:.3f}",
+                                         f"{high:.3f}"), strict=True))  # fmt: skip
+
+
+@click.command()
+@click.option("--gpu", default="H100", show_default=True)
+@click.option("--k", "ks", default="8,32", show_default=True, help="Selected blocks, comma-separated.")
+@click.option("--served/--in-process", default=False, show_default=True)
+def main(gpu: str, ks: str, served: bool) -> None:
+    """Print the predictions."""
+    try:
+        wanted = [int(k) for k in ks.split(",")]
+    except ValueError:
+        raise UsageError(f"--k: {ks!r} is not a list of numbers") from None
+    writer = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows(gpu, wanted, served))
+
+
+if __name__ == "__main__":
+    main()
