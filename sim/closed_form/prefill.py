@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sim.closed_form.what_if_options import Interval, interval
 from sim.cost.batch import mixed_batch
@@ -15,8 +16,13 @@ MOST_PRICED = 33  # chunks that are priced: between them times are as good as li
 
 
 def prefill_s(d: Deployment, context: int, rates: RateDraws, placement: Placement = "hbm") -> Interval:
-    """Seconds to read `context` tokens of one sequence alone, by the deployment's engine at `rates` of it, dense. Where the cache lies in
-    host RAM, a chunk's earlier keys and values cross the link while the layer before it computes.
+    """Interval of `prefill_times`."""
+    return interval(*prefill_times(d, context, rates, placement))
+
+
+def prefill_times(d: Deployment, context: int, rates: RateDraws, placement: Placement = "hbm") -> tuple[float, NDArray[np.float64]]:
+    """Seconds to read `context` tokens of one sequence alone, by the deployment's engine at the medians and at draws of its rates, dense.
+    Where the cache lies in host RAM, a chunk's earlier keys and values cross the link while the layer before it computes.
     """
     _, budget = d.batch_limits()
     count = -(-context // budget)
@@ -30,4 +36,4 @@ def prefill_s(d: Deployment, context: int, rates: RateDraws, placement: Placemen
         draws.append(np.asarray(step_time_s(work, rates.draws, np)))
     every = np.arange(1, count + 1)
     weights = np.array([np.interp(every, places, unit).sum() for unit in np.eye(len(places))])
-    return interval(float(weights @ np.array(point)), weights @ np.array(draws))
+    return float(weights @ np.array(point)), weights @ np.array(draws)

@@ -6,6 +6,7 @@ options share cancels.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from sim.closed_form.fidelity import risk_sentence
 from sim.closed_form.knee import Knee, closed_form_knee, continuous_knee, continuous_knees
 from sim.closed_form.prefill import prefill_s
+from sim.closed_form.serving import OUTPUT_TOKENS, Serving, serving
 from sim.closed_form.ways import Way, recommend
 from sim.closed_form.what_if_options import Interval, Option, best_option, interval
 from sim.cost.batch import decode_batch
@@ -59,7 +61,7 @@ class WhatIf:
     `batches` in sequences, `ks` selection budgets in blocks of 128 tokens (None: 8, 16 and 32), `tau` the efficiency threshold of the
     knee. `stack` is who runs the step (sim.specs.decode_stack); None: the one that `default_stack` names. Rates are `draws` of `posterior`
     (None: the packaged one): of the engine as `served`, as in a simulation, on a `host` (None: never seen), or as stepped
-    in process.
+    in process. Of `serving`: `users` who think `think_s` seconds between requests, and `output_tokens` of an answer, at the context's end.
     """
 
     deployment: Deployment
@@ -73,6 +75,9 @@ class WhatIf:
     served: bool = True
     stack: str | None = None
     host: Host | None = None
+    users: int | None = None
+    think_s: float = 0.0
+    output_tokens: int = OUTPUT_TOKENS
 
     def __post_init__(self) -> None:
         if self.deployment.limits.batch_knee is not None:
@@ -82,6 +87,10 @@ class WhatIf:
             raise UsageError(f"k = {beyond[0]} is more than the {most} blocks of {BLOCK_TOKENS} that {self.context} tokens have")
         if self.stack is not None:
             stack_named(self.stack)
+        if self.context < 1 or self.output_tokens < 1 or min(self.batches, default=0) < 1:
+            raise UsageError("context, output tokens and batches must be at least 1")
+        if not 0.0 <= self.think_s < math.inf or (self.users is not None and self.users < 1):
+            raise UsageError(f"users must be at least 1 and think for a time from 0 s on, got {self.users} and {self.think_s:g}")
 
     @property
     def budgets(self) -> tuple[int, ...]:
@@ -123,7 +132,15 @@ class WhatIf:
         """The rates of the question's stack."""
         q = self.settled()
         assert q.stack is not None
-        return stack_rates(q.stack, q.deployment, RateSource(q.posterior, q.served, host_scale=q.host, seed=q.seed), q.draws)
+        return stack_rates(q.stack, q.deployment, q._source, q.draws)
+
+    @property
+    def _source(self) -> RateSource:
+        return RateSource(self.posterior, self.served, host_scale=self.host, seed=self.seed)
+
+    def serving(self) -> Serving:
+        """Users of this context on the question's engine (sim.closed_form.serving). Raises what loading rates raises."""
+        return serving(self, *self._source.of(self.deployment, self.draws))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -162,7 +179,6 @@ class Answer:
     knee_90: tuple[Knee, Knee]  # 5 and 95 % over the draws
     n_max_90: tuple[float, float]  # sequences that fit, dense in HBM, over what is not known of the engine's own memory
     crossovers: dict[tuple[int, int], float | None]  # (k, batch) -> context where block top-k meets dense, both in HBM
-    crossovers_90: dict[tuple[int, int], tuple[float, float]]  # the same at 5 and 95 % of the draws; at MAX_CROSSOVER or beyond: not below
     fidelity: list[str]
     residual: Interval | None  # of the formula in one run, as a factor on every time; None where the rates do not say
     rates: RateDraws
@@ -174,8 +190,15 @@ class Answer:
     ways: dict[int, list[Way]]  # batch -> ways to serve it, the recommended one first
     others: dict[str, list[Option]]  # the same questions of other stacks, by name
 
+    @property
+    def crossovers_90(self) -> dict[tuple[int, int], tuple[float, float]]:
+        """The crossovers at 5 and 95 % of the draws; at MAX_CROSSOVER or beyond: not below. They take as long as the rest of the answer."""
+        q = self.question
+        return {(k, b): _crossover_interval(q, q.runner.policy(blocks(k)), b, self.rates) for k, b in self.crossovers}
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
+        between = self.crossovers_90
         answered = {
             "question": self.question.to_dict(),
             "rates": {"summary": self.rates.summary, "source": self.rates.source.to_json(), "basis": self.rates.basis},
@@ -187,7 +210,7 @@ class Answer:
             | {"p05": self.knee_90[0].batch, "p95": self.knee_90[1].batch, "p95_censored": self.knee_90[1].censored},
             "n_max_dense_90": list(self.n_max_90),
             "crossover_tokens": [
-                {"k": k, "batch": b, "context": c, "p05": self.crossovers_90[k, b][0], "p95": self.crossovers_90[k, b][1]}
+                {"k": k, "batch": b, "context": c, "p05": between[k, b][0], "p95": between[k, b][1]}
                 for (k, b), c in self.crossovers.items()
             ],
             "fidelity": self.fidelity,
@@ -284,7 +307,6 @@ def answer(question: WhatIf, rates: RateDraws, with_others: bool = False) -> Ans
         knee=decode_knee(q, rates.point),
         knee_90=_knee_interval(q, rates.draws),
         n_max_90=(n_max(d.memory(0.95), kept), n_max(d.memory(0.05), kept)),
-        crossovers_90={(k, b): _crossover_interval(q, chosen[k], b, rates) for k, b in crossovers},
         crossovers=crossovers,
         fidelity=[risk_sentence(k, q.context, d.model.name) for k in q.budgets],
         residual=None if rates.error is None else interval(1.0, rates.error),

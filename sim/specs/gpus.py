@@ -34,6 +34,7 @@ from sim.specs.lookup import build_index, did_you_mean, given_path, key, unknown
 
 _FILE = Path(__file__).parent / "data" / "gpus.json"
 PRICES = Path(__file__).parent / "data" / "prices.json"  # of many providers: studies/gpu_prices.py makes it
+BOUGHT = "bought, over three years, without power and hosting"  # the price of a card that nobody rents out
 FLOPS_DTYPES = ("fp32", "fp16", "bf16", "int8", "fp8", "fp4")
 MATRIX_UNITS = ("", "sm80", "wgmma", "tcgen05")
 REQUIRED = ("name", "memory_bytes", "memory_bandwidth", "flops", "host_link_bandwidth")
@@ -109,7 +110,7 @@ def market(name: str) -> tuple[float, str, str] | None:
     if (found := _prices().get(name)) is None:
         return None
     if found["kind"] == "purchase":
-        return found["usd_per_hour"], found["date"], "bought, over three years, without power and hosting"
+        return found["usd_per_hour"], found["date"], BOUGHT
     kind, count = found["kind"].replace("_", "-"), found["providers"]
     said = f"median of {count} providers' {kind} lists" if count > 1 else f"one provider's {kind} list"
     return found["usd_per_hour"], found["date"], f"{said}, {found['low']:g} to {found['high']:g}" if count > 1 else said

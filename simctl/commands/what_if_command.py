@@ -1,4 +1,4 @@
-"""`simctl what-if`: can this GPU serve this context, how fast, and what binds?"""
+"""`simctl what-if`: how fast does this GPU serve this context, for how many users, at what cost, and what binds?"""
 
 from __future__ import annotations
 
@@ -8,36 +8,47 @@ from typing import Any
 import click
 
 from sim.files import writable
-from simctl.from_options.questions import what_if_of
+from simctl.from_options.questions import of_sparse, what_if_of
 from simctl.options.option_groups import Sectioned
 from simctl.options.what_if_parser import PARSER
 
 
 @click.command("what-if", cls=Sectioned, sections={}, params=PARSER.params)
 def command(**options: Any) -> None:
-    """Lay out every way to decode a long context on one GPU.
+    """What a deployment does for users of one context length: time to first token, decode speed, how many fit, cost, and what binds.
 
-    A decode step may read all of the context (dense), its two ends, or a selection: the pages of 16 or the blocks of
-    128 tokens that matter most. For each, with the KV cache in HBM or in host RAM: does it fit, step time, tokens per
-    second, speed-up over the best dense that fits, and the term of the step time that binds. The verdict comes first.
+    Times are those of an engine that is never idle: each user has a request in flight, or with --users and --think-time as many of them
+    as Little's law says. Where they do not fit, the cheapest fix is named.
+
+    From 64K tokens on, or with --sparse, --k, --map or --stack, the answer lays out every way to decode the context. A decode step may
+    read all of it (dense), its two ends, or a selection: the pages of 16 or the blocks of 128 tokens that matter most. For each, with the
+    KV cache in HBM or in host RAM: does it fit, step time, tokens per second, speed-up over the best dense that fits, and the term of the
+    step time that binds. The verdict comes first.
 
     With --map each cell is the dense step time over that of block-128 selection: above 1 sparse wins. `!` follows a value where the caches
     do not fit the GPU's memory, `?` one whose 5-95 % interval includes 1.
 
     \b
     Examples:
+      simctl what-if --ctx 8K --gpu H100 --model Qwen3-32B
+      simctl what-if --ctx 4K --gpu L40S --users 200 --think-time 30s
       simctl what-if --ctx 1M --gpu A10
       simctl what-if --ctx 128K --gpu H100 --batch 1,8,32 --k 8,32
       simctl what-if --ctx 1M --gpu H100 --map hbm --plot map.png
     """
-    from sim import RegimeMap
-    from sim.results.netcdf import write_netcdf
-
     plot, out = writable(options["plot"]), writable(options["out"])
-    question = what_if_of(options)
-    of_map = isinstance(question, RegimeMap)
+    question: Any = what_if_of(options)
+    served = None if of_sparse(options) else question.serving()
+    if served is not None and not (out or plot or options["as_json"] or options["explain"]):
+        from simctl.text.serving_text import serving_lines
+
+        click.echo("\n".join(serving_lines(served)))
+        return
+    of_map = options["kv_in"] is not None
     result = question.answer()
     if out:
+        from sim.results.netcdf import write_netcdf
+
         write_netcdf(out, result.to_xarray(**(_map_attributes(result, options) if of_map else _attributes(result))))
     if plot:
         from simctl.plots.answer_plots import plot_regime, plot_what_if
@@ -47,14 +58,17 @@ def command(**options: Any) -> None:
         else:
             plot_what_if(result.question, result.rates, plot)
     if options["as_json"]:
-        click.echo(json.dumps(result.to_dict(), indent=1))
+        click.echo(json.dumps(result.to_dict() | ({"serving": served.to_dict()} if served else {}), indent=1))
     elif of_map:
         from simctl.text.regime_text import render as render_map
 
         render_map(result, result.title)
     else:
+        from simctl.text.serving_text import serving_lines
         from simctl.text.what_if_text import render
 
+        if served is not None:
+            click.echo("\n".join([*serving_lines(served, explained=True), ""]))
         render(result, options["explain"])
     for written in filter(None, (out, plot)):
         click.echo(f"wrote {written}", err=True)

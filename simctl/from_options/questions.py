@@ -35,16 +35,27 @@ def what_if_of(options: Mapping[str, Any]) -> WhatIf | RegimeMap:
         given["host"] = on
     if options["kv_in"] is not None:
         return _regime_map(options, given)
-    ks = {} if options["ks"] is None else {"ks": options["ks"]}
-    return WhatIf(deployment_of(options), options["context"], **ks, **given)
+    names = {"ks": "ks", "users": "users", "think_time": "think_s", "random_output_len": "output_tokens"}
+    given |= {field: options[name] for name, field in names.items() if options[name] is not None}
+    if options["think_time"] is not None and options["users"] is None:
+        raise UsageError("--think-time is of people: give --users N")
+    return WhatIf(deployment_of(options), options["context"], **given)
+
+
+def of_sparse(options: Mapping[str, Any]) -> bool:
+    """Whether a what-if is of sparse attention: asked for, or of a long context."""
+    from sim.rates.stack_rates import LONG_CONTEXT
+
+    asked = options["sparse"] or any(options[name] is not None for name in ("ks", "kv_in", "stack"))
+    return asked or (options["users"] is None and options["context"] >= LONG_CONTEXT)
 
 
 def _regime_map(options: Mapping[str, Any], given: Mapping[str, Any]) -> RegimeMap:
     from sim import RegimeMap
 
     high, ks = options["context"], options["ks"] or (8,)
-    if len(ks) > 1 or options["explain"]:
-        raise UsageError("--map: of one --k, and without --explain")
+    if len(ks) > 1 or any(options[name] for name in ("explain", "users", "think_time", "random_output_len")):
+        raise UsageError("--map: of one --k, and without --explain, --users, --think-time and --random-output-len")
     if high < SHORTEST:
         raise UsageError(f"--map: contexts start at {SHORTEST} tokens, beyond --ctx {high}")
     contexts = tuple(SHORTEST * 2**i for i in range(40) if SHORTEST * 2**i <= high)
@@ -55,19 +66,20 @@ def simulate_of(options: Mapping[str, Any]) -> Simulate:
     """The question of `simctl simulate`. Raises UsageError when options contradict each other."""
     from sim import Simulate
     from sim.results.metrics import parse_goodput
+    from simctl.from_options.users import with_users
     from simctl.from_options.workloads import workload_of
 
     goodput = parse_goodput(options["goodput"])
     rates = _rates(options)
     if options["fleet_file"] is not None:
         served: Any = fleet_of(options)
-        longest = max(pool.deployment.longest for pool in served.pools)
+        deployments = [pool.deployment for pool in served.pools]
     elif options["gpu"] is None:
         raise UsageError("on what? give --gpu NAME, or --fleet FILE")
     else:
         served = deployment_of(options)
-        longest = served.longest
-    workload = workload_of(options, longest)
+        deployments = [served]
+    workload = workload_of(with_users(options, deployments, rates), max(d.longest for d in deployments))
     return Simulate(served, workload, rates, goodput, options["goal"], options["draws"], options["iterations"])
 
 
@@ -78,20 +90,22 @@ def plan_of(options: Mapping[str, Any]) -> Plan:
     from sim.results.metrics import parse_goodput
     from sim.slo import parse_slo
     from simctl.from_options.price_options import prices_of
+    from simctl.from_options.users import with_users
     from simctl.from_options.workloads import workload_of
 
     if options["gpu"] is None:
         raise UsageError("plan on what? give --gpu NAME[,NAME...]")
     options, hours = _busiest_hour(options)
+    rates = _rates(options | {"seed": 0})
     goodput = parse_goodput(options["goodput"])
     parse_slo(options["slo"], goodput)
     check_kinds(options["pools"])
     prices, spot = prices_of(options["price"])
     found, skipped = _deployments(options)
     first = next(iter(found.values()))
-    workload = workload_of(_counted(options), first.longest)
+    workload = workload_of(_counted(with_users(options, found.values(), rates)), first.longest)
     return Plan(
-        found, workload, options["slo"], goodput, prices, _rates(options | {"seed": 0}), options["pools"], options["reserve"],
+        found, workload, options["slo"], goodput, prices, rates, options["pools"], options["reserve"],
         options["most_gpus"], options["most_kw"], hours, options["quick"], options["emit"], _pool(options["workers"]), options["for_s"],
         options["within"], skipped, spot,
     )  # fmt: skip

@@ -130,6 +130,10 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+def _pause(text: str) -> float:
+    return 0.0 if text.strip() in ("0", "0s") else _seconds(text)
+
+
 def _goal(text: str) -> tuple[str, float]:
     metric, _, limit = text.partition("<=")
     _require(re.fullmatch(r"\s*[\w.]+\s*", metric) is not None and not math.isnan(float(limit)))
@@ -142,6 +146,7 @@ def _pair(text: str) -> tuple[float, float]:
 
 
 TOKENS = Parsed("tokens", parse_tokens)
+PREFIX = Parsed("tokens", lambda text: 0 if text.strip() == "0" else parse_tokens(text))
 LENGTH = Parsed("tokens|auto", lambda text: text if text == "auto" else parse_tokens(text))
 BATCHES = Parsed("n[,n...]", _batches, "not whole numbers from 1 to 4096 with commas between them")
 FRACTION = Parsed("fraction", _fraction, "not a fraction between 0 and 1")
@@ -149,6 +154,7 @@ SHARE = Parsed("fraction", _share, "not a fraction between 0 and 1")  # all of i
 BATCH_CAP = Parsed("n|knee:tau", _batch_cap, "neither a batch from 1 up nor knee:TAU with TAU between 0 and 1")  # a knee as a float
 ATTENTION = Parsed("policy", _attention, "none of dense, sink-window, pages:K and blocks:K with K from 1 to 4096")
 DURATION = Parsed("time", _seconds, "not a time (examples: 90, 120s, 2m)")
+PAUSE = Parsed("time", _pause, "not a time (examples: 0, 5, 30s, 2m)")
 GOAL = Parsed("metric<=x", _goal, "needs METRIC<=NUMBER, for example 'p99_ttft_ms<=2000'")
 GPU, MODEL, CURVE, ROUTER = Named(_gpus), Named(_models), Named(_curves), RouterName(_routers)
 PAIR = Parsed("rate:burst", _pair, "not RATE:BURST")

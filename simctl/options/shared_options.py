@@ -10,7 +10,7 @@ import click
 
 from sim.workload.formats import FORMATS
 from simctl.options.option_groups import Setting, SettingGroup, members_of
-from simctl.options.option_types import BATCH_CAP, CURVE, DURATION, GPU, MODEL, SHARE, TOKENS
+from simctl.options.option_types import BATCH_CAP, CURVE, DURATION, GPU, MODEL, PAUSE, PREFIX, SHARE, TOKENS
 
 
 def grouped(*options: Callable[..., Any]) -> Callable[..., Any]:
@@ -85,9 +85,7 @@ deployment_options = grouped(
 limit_options = grouped(
     click.option("--engine", default="vllm", show_default=True, help="vllm, sglang, llamacpp, or a scheduler class's dotted path."),
     click.option("--max-num-seqs", type=BATCH_CAP, help="Most requests running, or knee:0.65 (efficiency). [default: the engine's]"),
-    click.option(
-        "--max-num-batched-tokens", type=click.IntRange(1), metavar="N", help="Token budget per iteration. [default: the engine's]"
-    ),
+    click.option("--max-num-batched-tokens", type=TOKENS, metavar="N", help="Token budget per iteration. [default: the engine's]"),
     click.option("--gpu-memory-utilization", type=SHARE, help="Share of memory to use. [default: the engine's]"),
 )
 
@@ -112,6 +110,13 @@ host_option = click.option(
     metavar="X|FILE",
     help="Times of this host over those measured (0.5: twice as fast), the file of measure --suite host, or a host file of learn "
     "--host-out. [default: unknown]",
+)
+
+users_option = click.option(
+    "--users",
+    type=click.IntRange(1, 10_000_000),
+    metavar="N",
+    help="People who each send a request, read the answer, think, and send the next.",
 )
 
 # An option left out takes the default of sim.Workload, which the help repeats.
@@ -143,20 +148,25 @@ workload_options = grouped(
             Setting(["--rate-curve"], type=CURVE, metavar="NAME", help="Rate over time: CSV or servegen-day; --request-rate is its mean."),
             Setting(["--random-range-ratio"], type=float, help="Uniform lengths within this share of the means. [default: 0]"),
             Setting(["--turns"], type=click.IntRange(1), help="Requests per session; the context grows. [default: 1; agents: 4.43]"),
-            Setting(["--think-time"], type=float, help="Mean seconds between turns, exponential. [default: 0; agents: 5.3, log-normal]"),
-            Setting(["--agent-opening-len"], type=click.IntRange(1), help="Mean new tokens of an agent's first prompt. [default: 22000]"),
+            Setting(
+                ["--think-time"],
+                type=PAUSE,
+                help="Mean time between turns, or between requests of --users, exponential. [default: 0; agents: 5.3 s, log-normal]",
+            ),
+            Setting(["--agent-opening-len"], type=TOKENS, help="Mean new tokens of an agent's first prompt. [default: 22000]"),
             Setting(["--agent-edited-share"], type=float, help="Share of agents' later turns with a rewritten context. [default: 0.6]"),
         ),
         help="A setting of the trace, or of what is drawn; may be repeated.",
     ),
     click.option("--num-prompts", type=click.IntRange(1, 10_000_000), help="Requests to draw, without a trace or with resample."),
     click.option("--agent-sessions", type=click.IntRange(1, 1_000_000), metavar="N", help="Sessions of agents to draw instead."),
+    users_option,
     click.option("--request-rate", type=float, help="Requests (sessions) per second, instead of the trace's times; inf: all at once."),
     click.option("--max-concurrency", type=click.IntRange(1), help="Most requests in flight: a closed loop of clients."),
-    click.option("--random-input-len", type=click.IntRange(1), help="Mean new prompt tokens. [default: 1024; agents: 3000]"),
-    click.option("--random-output-len", type=click.IntRange(1), help="Mean output tokens. [default: 128; agents: 180]"),
+    click.option("--random-input-len", type=TOKENS, help="Mean new prompt tokens. [default: 1024; agents: 3000]"),
+    click.option("--random-output-len", type=TOKENS, help="Mean output tokens. [default: 128; agents: 180]"),
     click.option("--random-length-cv", type=float, help="Log-normal lengths with this CV; 0: fixed. [default: 0]"),
-    click.option("--random-prefix-len", type=click.IntRange(0), help="System prompt shared by all. [default: 0; agents: 5200]"),
+    click.option("--random-prefix-len", type=PREFIX, help="System prompt shared by all. [default: 0; agents: 5200]"),
 )
 
 

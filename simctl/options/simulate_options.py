@@ -45,7 +45,7 @@ class GoodputCommand(Sectioned):
 
 SECTIONS = {
     "Workload": (
-        "trace", "num-prompts", "agent-sessions", "request-rate", "max-concurrency",
+        "trace", "num-prompts", "agent-sessions", "users", "request-rate", "max-concurrency",
         "random-input-len", "random-output-len", "random-length-cv", "random-prefix-len",
         "workload-option",
     ),

@@ -6,15 +6,21 @@ import click
 
 from sim.specs.decode_stack import STACKS
 from simctl.options.option_groups import Sectioned
-from simctl.options.option_types import BATCHES, TOKENS
-from simctl.options.shared_options import deployment_options, host_option, limit_options, rate_options, served_option
+from simctl.options.option_types import BATCHES, PAUSE, TOKENS
+from simctl.options.shared_options import deployment_options, host_option, limit_options, rate_options, served_option, users_option
+
+OUTPUT_TOKENS = 128  # that of sim.closed_form.serving, which takes long to import
 
 
 @click.command("what-if", cls=Sectioned, sections={})
 @click.option("--ctx", "context", type=TOKENS, required=True, help="Context length: 8192, 128K, 1M (K = 2**10, M = 2**20).")
 @deployment_options
 @limit_options
-@click.option("--batch", "batches", type=BATCHES, help="Batch sizes, comma-separated. [default: 1; of a map 1 to 32]")
+@users_option
+@click.option("--think-time", type=PAUSE, help="Time that each of --users thinks between requests: 30s. [default: 0]")
+@click.option("--random-output-len", type=TOKENS, help=f"Output tokens of an answer, at the context's end. [default: {OUTPUT_TOKENS}]")
+@click.option("--batch", "batches", type=BATCHES, help="Users at once, comma-separated. [default: 1; of a map 1 to 32]")
+@click.option("--sparse", is_flag=True, help="Lay out sparse attention, too. [default: from 64K tokens on, or with --k, --map or --stack]")
 @click.option("--k", "ks", type=BATCHES, help="Selection budgets in blocks of 128 tokens. [default: 8,16,32; of a map 8]")
 @click.option(
     "--map",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import click
 
@@ -110,8 +110,8 @@ def _on_first_screen(a: Answer, o: Option) -> bool:
 def _trust(a: Answer) -> str:
     """Evidence behind the rates and their uncertainty, in a sentence."""
     steps = [o.step_s_rates if o.stack == ENGINE else o.step_s for o in [o for o in a.options if o.feasible] or a.options]
-    widths = [_half_width(each) for each in steps]
-    best, worst = _within(min(widths)), _within(max(widths))
+    widths = [half_width(each) for each in steps]
+    best, worst = within(min(widths)), within(max(widths))
     span = best if best == worst else f"{best.removesuffix(worst[-2:])} to {worst}"
     q = a.question
     if q.runner.name != ENGINE:
@@ -130,7 +130,7 @@ def _explained(a: Answer) -> Iterator[str]:
     yield _filled(f"{_trust(a)} Rates: {a.rates.summary}.")
     if a.residual is not None:
         yield _filled(
-            f"One run differs from the formula by {_within(_half_width(a.residual))} more, which the intervals hold; in ratios it cancels."
+            f"One run differs from the formula by {within(half_width(a.residual))} more, which the intervals hold; in ratios it cancels."
         )
     if q.runner.name != ENGINE:
         yield _filled(_rates(a))
@@ -145,8 +145,9 @@ def _explained(a: Answer) -> Iterator[str]:
         f"Batch knee: up to batch {_knee(a)} each request runs at {q.tau:.0%} of its speed alone or faster (dense); counting bytes "
         f"alone, up to {a.knee_closed_form:.3g}."
     )
+    between = a.crossovers_90
     for batch in dict.fromkeys(batch for _, batch in a.crossovers):
-        parts = [_crossover(a, k, batch) for k in sorted({min(q.budgets), max(q.budgets)})]
+        parts = [_crossover(a, between, k, batch) for k in sorted({min(q.budgets), max(q.budgets)})]
         yield _filled(f"Selected blocks beat dense, both in HBM, at batch {batch}: {'; '.join(parts)}.")
     yield _filled("Does selection still find what it needs? Published trials with a hidden sentence (a needle), share found, 5-95 %:")
     for line in a.fidelity:
@@ -163,19 +164,21 @@ def _rates(a: Answer) -> str:
     )
 
 
-def _half_width(i: Interval) -> float:
+def half_width(i: Interval) -> float:
+    """Half the width of an interval, in per cent of its middle."""
     return 100 * ((i.high / i.low) ** 0.5 - 1)
 
 
-def _within(half_width: float) -> str:
-    return f"{half_width:.1f} %" if half_width < 100 else f"a factor of {1 + half_width / 100:.1f}"
+def within(per_cent: float) -> str:
+    """That width in words."""
+    return f"{per_cent:.1f} %" if per_cent < 100 else f"a factor of {1 + per_cent / 100:.1f}"
 
 
-def _crossover(a: Answer, k: int, batch: int) -> str:
+def _crossover(a: Answer, between: Mapping[tuple[int, int], tuple[float, float]], k: int, batch: int) -> str:
     context = a.crossovers[k, batch]
     if context is None:
         return f"top {k} nowhere below {about_tokens(MAX_CROSSOVER)} tokens"
-    low, high = a.crossovers_90[k, batch]
+    low, high = between[k, batch]
     most = about_tokens(high) if high < MAX_CROSSOVER else f"beyond {about_tokens(MAX_CROSSOVER)}"
     return f"top {k} from about {about_tokens(context)} tokens [{about_tokens(low)}-{most}]"
 

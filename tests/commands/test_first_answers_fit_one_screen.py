@@ -11,7 +11,7 @@ INNER = ("hierarchy over GPUs", "two-term", "closed form", "page-16", "block-128
     "asked",
     [
         ("--ctx", "1M", "--gpu", "A10", "--model", "Qwen3-8B"),
-        ("--ctx", "32K", "--gpu", "H100", "--model", "Llama-3.1-8B"),
+        ("--ctx", "32K", "--gpu", "H100", "--model", "Llama-3.1-8B", "--sparse"),
         ("--ctx", "128K", "--gpu", "MI300X", "--model", "Qwen3-30B-A3B", "--dtype", "fp8", "-tp", "2"),
         ("--ctx", "128K", "--gpu", "GB10", "--model", "DeepSeek-V3"),
         ("--ctx", "8K", "--gpu", "L4", "--model", "Qwen3-Next-80B-A3B", "--k", "8"),
@@ -28,6 +28,41 @@ def test_what_if_fits_80_by_24(asked):
     assert whole.startswith(text[: text.index("\n\n")])
     assert "Rates:" in whole
     assert len(whole) > len(text)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("--ctx", "8K", "--gpu", "H100", "--model", "Qwen3-32B"),
+        ("--ctx", "4K", "--gpu", "RTX-4090", "--batch", "1,8,500"),
+        (
+            "--ctx",
+            "128K",
+            "--gpu",
+            "MI300X",
+            "--model",
+            "Qwen3-30B-A3B",
+            "--dtype",
+            "fp8",
+            "-tp",
+            "2",
+            "--users",
+            "9000",
+            "--think-time",
+            "1m",
+        ),
+        ("--ctx", "16K", "--gpu", "GB10", "--model", "DeepSeek-V3"),
+        ("--ctx", "63K", "--gpu", "L4", "--model", "Qwen3-Next-80B-A3B"),
+    ],
+)
+def test_an_answer_for_people_who_serve_fits_80_by_15(asked):
+    text = run("what-if", *asked).stdout
+    lines = text.splitlines()
+    assert lines[0].startswith("=> ")
+    assert len(lines) <= 15
+    assert max(map(len, lines)) <= 80
+    assert not [word for word in (*INNER, "top 8") if word in text]
+    assert run("what-if", *asked, "--explain").stdout.startswith(text[: text.index("\n\n")])
 
 
 def _simulated(*more):

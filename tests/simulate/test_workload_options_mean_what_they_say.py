@@ -40,7 +40,7 @@ def summary(*arguments):
         ((*AZURE, "--workload-option", "rate-scale=1e-300"), "the rate is too low"),
         (("--num-prompts", "99999999999"), "num-prompts"),
         (("--num-prompts", "5", "--engine-option", "num-gpu-blocks=99999999999"), "num-gpu-blocks"),
-        (("--num-prompts", "5", "--think-time", "inf"), "think time must be a finite time"),
+        (("--num-prompts", "5", "--think-time", "inf"), "not a time (examples: 0, 5, 30s, 2m)"),
         (("--num-prompts", "5000", "--turns", "5000"), "more than"),
         (("--num-prompts", "5", "--router", "dice"), "dice"),
         (("--num-prompts", "5", "--rate-curve", "servegen-dya"), "unknown rate curve 'servegen-dya'; did you mean 'servegen-day'?"),

@@ -136,6 +136,6 @@ def test_what_is_recommended_is_faster_than_dense(context, batch):
 
 def test_whatever_term_binds_has_a_word_in_the_table():
     assert len(set(NAMES)) == len(Terms._fields)
-    code, out, err = run("what-if", "--model", "Qwen3-30B-A3B", "--gpu", "H200", "-tp", "4", "--ctx", "8K")
+    code, out, err = run("what-if", "--model", "Qwen3-30B-A3B", "--gpu", "H200", "-tp", "4", "--ctx", "8K", "--sparse")
     assert (code, err) == (0, "")
     assert any(line.startswith("dense") and line.endswith("small kernels") for line in out.splitlines())
