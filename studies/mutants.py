@@ -33,9 +33,7 @@ PARTS = {
     "cluster": (("sim/cluster",), ("tests/simulate/test_rout*", "tests/engine/test_fleet_in_rows_equals_event_loop.py",
                                   "tests/simulate/test_a*", "tests/simulate/test_[c-t]*")),
     "engine": (
-        ("sim/engine/vllm.py", "sim/engine/vllm_async.py", "sim/engine/sglang.py", "sim/engine/sglang_admission.py",
-         "sim/engine/llamacpp.py", "sim/engine/kv", "sim/engine/rows",
-         "sim/engine/loop.py", "sim/engine/overlap.py", "sim/engine/queues.py"),
+        ("sim/engine/rows", "sim/engine/schedulers.py", "sim/engine/llamacpp.py", "sim/engine/loop.py", "sim/engine/overlap.py"),
         ("tests/engine",),
     ),
     "planning": (("sim/planning",), ("tests/planning/test_bounds_*", "tests/planning/test_[a-z]*")),

@@ -14,9 +14,8 @@ from sim.cluster.fleet_events import first_of, note_departure, note_wake, pop, p
 from sim.cluster.fleet_moves import bring, look, set_out
 from sim.cluster.fleet_routes import count_due, first_token, pick, uncount
 from sim.cluster.fleet_state import FleetCore
-from sim.engine.rows.kv import cached_prefix
 from sim.engine.rows.layout import DONE, NEVER, TOO_LATE, EngineRow
-from sim.engine.rows.loop import advance, arrive
+from sim.engine.rows.loop import advance, arrive, cached_blocks
 from sim.engine.rows.price import Given
 from sim.engine.rows.vllm import cancel
 from sim.ticks import MOST_TICKS, TICK_S, to_ticks
@@ -64,7 +63,7 @@ def act(f: FleetCore, given: Given) -> int:
     elif c[on.ACTION] == on.CANCEL:
         cancel(f.core, s, c[on.ACTED])
     elif c[on.ACTION] == on.CACHED:
-        c[on.ACTED] = cached_prefix(f.core, s, c[on.ACTED])
+        c[on.ACTED] = cached_blocks(f.core, s, c[on.ACTED])
     else:
         s.now = max(c[on.NOW], s.now)
         reason = advance(f.core, s, given)

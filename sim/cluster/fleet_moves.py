@@ -8,7 +8,7 @@ import sim.cluster.fleet_state as on
 from sim.cluster.fleet_events import push
 from sim.cluster.fleet_state import FleetCore
 from sim.cluster.network import SPENT
-from sim.engine.rows.kv import cached_prefix
+from sim.engine.rows.loop import cached_blocks
 from sim.ticks import TICK_S
 
 
@@ -38,7 +38,7 @@ def bring(f: FleetCore, call: int) -> bool:
 
 def cached_at(f: FleetCore, i: int, call: int) -> int:
     """Leading blocks of a call's prompt that a replica's cache holds now."""
-    return cached_prefix(f.core, f.core.engines[i], call)
+    return cached_blocks(f.core, f.core.engines[i], call)
 
 
 def set_out(f: FleetCore, call: int) -> bool:

@@ -83,14 +83,16 @@ class EngineKind:
 
 
 def _vllm(config: EngineConfig) -> Scheduler:
-    from sim.engine.vllm import VllmScheduler
-    from sim.engine.vllm_async import AsyncVllmScheduler
-
+    if tiers_of(config):
+        from sim.engine.vllm import VllmScheduler
+        from sim.engine.vllm_async import AsyncVllmScheduler
+    else:
+        from sim.engine.schedulers import AsyncVllmScheduler, VllmScheduler  # type: ignore[assignment]
     return AsyncVllmScheduler(config) if config.overlaps else VllmScheduler(config)
 
 
 def _sglang(config: EngineConfig) -> Scheduler:
-    from sim.engine.sglang import OverlapSglangScheduler, SglangScheduler
+    from sim.engine.schedulers import OverlapSglangScheduler, SglangScheduler
     from sim.engine.sglang_options import SglangOptions
 
     return (OverlapSglangScheduler if SglangOptions.of(config).overlap_schedule else SglangScheduler)(config)

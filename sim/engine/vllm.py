@@ -8,6 +8,7 @@ with full attention and synchronous scheduling; tests/engine/test_decisions_equa
 from __future__ import annotations
 
 from sim.engine.config import EngineConfig
+from sim.engine.fits import check_fits
 from sim.engine.interface import BLOCKS, BUDGET, SLOTS, Iteration, Outcome, Request
 from sim.engine.kv.cache import KvCacheManager
 from sim.engine.kv.tiers import TieredKvCacheManager, tiers_of
@@ -15,32 +16,6 @@ from sim.engine.prefill_interval import PrefillInterval
 from sim.engine.queues import FcfsQueue, PriorityQueue
 from sim.engine.speculative import Speculation
 from sim.engine.versions import rules_of
-from sim.errors import UsageError
-
-
-def check_fits(request: Request, config: EngineConfig, spare_tokens: int = 0) -> None:
-    """Raises UsageError naming a request that no schedule can finish: too long for the model or for the whole KV cache.
-
-    `spare_tokens` are KV slots it needs past its own (draft tokens).
-    """
-    if request.prompt_tokens < 1 or request.output_tokens < 1:
-        raise UsageError(
-            f"request {request.request_id!r} needs at least one prompt and one output token, "
-            f"got {request.prompt_tokens} and {request.output_tokens}"
-        )
-    total = request.prompt_tokens + request.output_tokens
-    if total > config.max_model_len:
-        raise UsageError(
-            f"request {request.request_id!r} needs {total} tokens (prompt {request.prompt_tokens} + output "
-            f"{request.output_tokens}), more than max_model_len {config.max_model_len}"
-        )
-    # The last token is sampled and sent but its own KV is never written.
-    slots = min(total - 1 + spare_tokens, config.max_model_len)
-    if slots > config.kv_capacity_tokens:
-        raise UsageError(
-            f"request {request.request_id!r} needs {slots} KV slots, more than the {config.kv_capacity_tokens} "
-            f"of the whole cache ({config.num_gpu_blocks} blocks of {config.block_size}, one of them reserved)"
-        )
 
 
 class VllmScheduler:

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections import deque
 
 from sim.engine.config import EngineConfig
+from sim.engine.fits import check_fits
 from sim.engine.interface import Iteration, Outcome, Request
-from sim.engine.vllm import VllmScheduler, check_fits
+from sim.engine.vllm import VllmScheduler
 
 
 class AsyncVllmScheduler(VllmScheduler):

@@ -17,14 +17,13 @@ from sim.cluster.simulation import simulate_pools
 from sim.cost.batch import mixed_batch
 from sim.engine.compiled import worth
 from sim.engine.config import EngineConfig
+from sim.engine.fits import check_admitted, check_fits
 from sim.engine.interface import Request, Scheduler
 from sim.engine.registry import make_scheduler
 from sim.engine.rows.engine import RowsEngine
 from sim.engine.rows.made import uncovered
-from sim.engine.sglang_admission import check_admitted
 from sim.engine.sglang_options import SglangOptions
 from sim.engine.step_clock import IterationCost
-from sim.engine.vllm import check_fits
 from sim.errors import UsageError
 from sim.results.record import RunRecord
 from sim.study.deployment import mean_context, plan_engine, with_adapters

@@ -23,8 +23,8 @@ from sim.cost.work import Work
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Iteration, Scheduler
 from sim.engine.llamacpp import LlamaCppScheduler
+from sim.engine.schedulers import VllmScheduler
 from sim.engine.step_clock import StepTime, split
-from sim.engine.vllm import VllmScheduler
 from sim.rates.posterior import engine_posterior, rates_for
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model

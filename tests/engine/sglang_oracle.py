@@ -1,4 +1,4 @@
-"""SGLang's own radix cache, stepped on a CPU without its kernels: the oracle of sim.engine.kv.radix.
+"""SGLang's own radix cache, stepped on a CPU without its kernels: the oracle of sim.engine.rows.radix.
 
 The package is installed without its dependencies; of what it imports on the way, a few modules are neither there nor used by the cache.
 They are stood in for by empty ones.
@@ -14,6 +14,8 @@ from array import array
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, ClassVar
+
+import numpy as np
 
 PAGE = 4
 ABSENT = frozenset({"orjson", "IPython", "torchvision", "gguf"})
@@ -95,27 +97,37 @@ def steps_of_engine(ops: Sequence[Op]) -> list[list[int]]:
 
 
 def steps_of_ours(ops: Sequence[Op]) -> list[list[int]]:
-    """The same of sim.engine.kv.radix."""
-    from sim.engine.kv.radix import RadixTree
+    """The same of sim.engine.rows.radix."""
+    from sim.engine.config import EngineConfig
+    from sim.engine.rows import layout as at
+    from sim.engine.rows.made import make_core
+    from sim.engine.rows.radix import evict, insert, lock, match, unlock
 
-    tree = RadixTree()
-    locks: list[Any] = []
+    config = EngineConfig("sglang", block_size=PAGE)
+    e: Any = make_core(config, None, at.records(at.RequestRow, 0), np.zeros(0, dtype=np.int64), most_tokens=PAGE)
+    s = e.engines[0]
+    locks: list[int] = []
+    pages = 0  # in the tree
     log = []
     for name, what in ops:
-        if name in ("match", "lock"):
-            given, node = tree.match(what)
-            if name == "lock":
-                tree.lock(node)
-                locks.append(node)
-        elif name == "insert":
-            given, _ = tree.insert(what)
+        if name in ("match", "insert", "lock"):
+            r = len(e.requests)
+            e.requests.append(at.RequestRow(names=len(e.names), depth=len(what)))
+            e.names.extend(what)
+            given = (insert if name == "insert" else match)(e, s, r, len(what))
+            if name == "insert":
+                pages += len(what) - given
+            elif name == "lock":
+                lock(e, s, s.found)
+                locks.append(s.found)
         elif name == "unlock":
             given = 0
             if locks:
-                tree.unlock(locks.pop(what % len(locks)))
+                unlock(e, s, locks.pop(what % len(locks)))
         else:
-            given = tree.evict(what)
-        log.append([given, tree.evictable, tree.protected])
+            given = evict(e, s, what)
+            pages -= given
+        log.append([given, s.evictable, pages - s.evictable])
     return log
 
 

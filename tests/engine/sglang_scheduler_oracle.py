@@ -18,8 +18,7 @@ from typing import Any
 
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Iteration, Request
-from sim.engine.registry import make_scheduler
-from sim.engine.sglang import OverlapSglangScheduler
+from sim.engine.schedulers import OverlapSglangScheduler, SglangScheduler
 from sim.engine.sglang_options import BETS
 from tests.engine.sglang_oracle import engine
 from tests.engine.vllm_oracle import Workload, block_hashes
@@ -252,7 +251,7 @@ def steps_of_ours(workload: Workload) -> Log:
     options = workload.config.options
     refused = BETS if options["ignore_eos"] else ()
     taken = {name: value for name, value in options.items() if name not in refused}
-    scheduler = make_scheduler(replace(workload.config, options=taken))
+    scheduler = (OverlapSglangScheduler if options["overlap_schedule"] else SglangScheduler)(replace(workload.config, options=taken))
     page = workload.config.block_size
     coming: deque[tuple[int, Request]] = deque()
     at = 0
@@ -266,14 +265,14 @@ def steps_of_ours(workload: Workload) -> Log:
         while coming and coming[0][0] <= turn:
             scheduler.add(coming.popleft()[1])
         turn += 1
-        iteration = scheduler.schedule() if under_way is None else scheduler.ahead()
+        iteration = scheduler.ahead() if isinstance(scheduler, OverlapSglangScheduler) and under_way is not None else scheduler.schedule()
         entry = None
         if iteration is not None and iteration.scheduled:
             entry = [
                 [[request.request_id, tokens] for request, tokens in iteration.scheduled],
                 [[request.request_id, request.computed_tokens] for request in iteration.admitted],
                 sorted(request.request_id for request in iteration.preempted),
-                scheduler.ratio.value,
+                scheduler.new_token_ratio,
             ]
         if isinstance(scheduler, OverlapSglangScheduler):
             if under_way is not None:
@@ -282,5 +281,5 @@ def steps_of_ours(workload: Workload) -> Log:
         elif entry is not None:
             scheduler.complete(iteration)
         if entry is not None:
-            log.append([*entry, scheduler.kv.unused * page, scheduler.kv.tree.evictable * page])
+            log.append([*entry, scheduler.unused_pages * page, (scheduler.free_blocks - scheduler.unused_pages) * page])
     return log

@@ -1,4 +1,4 @@
-"""Our scheduler decides what vLLM's own decides: the same requests, tokens, KV block ids, hits and victims,
+"""Our scheduler decides what vLLM's own decides: the same requests, tokens, KV blocks, hits and victims,
 iteration by iteration.
 """
 

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Request
 from sim.engine.registry import ENGINES, make_scheduler
-from sim.engine.vllm import VllmScheduler
+from sim.engine.schedulers import VllmScheduler
 from sim.errors import UsageError
 
 
 class LastComeFirst(VllmScheduler):
     """A user's scheduler: new requests jump the queue."""
 
+    def __init__(self, config: EngineConfig) -> None:
+        super().__init__(replace(config, policy="priority"))
+
     def add(self, request: Request) -> None:
-        self.queue.put_back(request)
+        request.priority = -self.waiting()
+        super().add(request)
 
 
 @pytest.mark.parametrize(("name", "options"), [*((name, {}) for name in sorted(ENGINES)), ("vllm", {"async_scheduling": True})])

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from sim.cost.attention import reread
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Iteration, Request
-from sim.engine.sglang import SglangScheduler
+from sim.engine.schedulers import SglangScheduler, VllmScheduler
 from sim.engine.step_clock import StepTime, charged
-from sim.engine.vllm import VllmScheduler
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 from sim.specs.precision import Precision
@@ -43,10 +42,10 @@ def test_a_radix_tree_counts_what_its_holders_share() -> None:
     assert iteration.shared == (7 * PREFIX, PREFIX)
     assert decodes(0, scheduler=SglangScheduler)[1].shared == (0, 0)
     while len(engine.running) > 1:
-        assert engine.kv.tree.shared > 0
+        assert engine.shared[0] > 0
         engine.complete(iteration)
         iteration = engine.schedule()
-    assert engine.kv.tree.shared == engine.kv.tree.common == 0
+    assert engine.shared == (0, 0)
 
 
 def test_what_all_but_one_holder_read_is_counted_until_they_leave() -> None:
@@ -54,7 +53,7 @@ def test_what_all_but_one_holder_read_is_counted_until_they_leave() -> None:
     assert iteration.shared == (7 * PREFIX, PREFIX)
     for left in range(6, -1, -1):
         engine.cancel(iteration.scheduled[left + 1][0])
-        assert engine.schedule().shared == (left * PREFIX, PREFIX * (left > 0))
+        assert engine.shared == (left * PREFIX, PREFIX * (left > 0))
 
 
 def test_decodes_of_one_prefix_cost_as_much_as_their_charged_tokens() -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Iteration, Request
-from sim.engine.vllm import VllmScheduler
+from sim.engine.schedulers import VllmScheduler
 from sim.ticks import TICKS_PER_S
 from tests.simulate.runs import AffinePrice, run, serve, trace_of
 

@@ -4,7 +4,7 @@ import pytest
 
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Request
-from sim.engine.vllm import VllmScheduler
+from sim.engine.schedulers import VllmScheduler
 from sim.errors import UsageError
 
 CONFIG = EngineConfig(num_gpu_blocks=5, block_size=16, max_model_len=100, max_num_batched_tokens=8192)
@@ -28,7 +28,7 @@ def test_the_largest_request_that_fits_runs_to_its_end() -> None:
         scheduler.complete(scheduler.schedule())
         steps += 1
     assert (steps, request.generated_tokens, request.preemptions) == (5, 5, 0)
-    assert scheduler.kv.free_blocks == 4
+    assert scheduler.free_blocks == 4
 
 
 @pytest.mark.parametrize(

@@ -4,17 +4,15 @@ cache.
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from sim.engine.config import EngineConfig
+from sim.engine.fits import check_admitted
 from sim.engine.interface import Iteration, Request
 from sim.engine.registry import make_scheduler
-from sim.engine.sglang import OverlapSglangScheduler, SglangScheduler
-from sim.engine.sglang_admission import PrefillBudget, check_admitted
+from sim.engine.schedulers import OverlapSglangScheduler, SglangScheduler
 from sim.engine.sglang_options import SglangOptions
 from sim.errors import UsageError
 from sim.ticks import to_ticks
@@ -97,7 +95,7 @@ def test_a_lost_bet_retracts_the_request_with_the_fewest_tokens_and_raises_the_r
             break
     assert new.preemptions == 1
     assert (old.preemptions, scheduler.running) == (0, [old])
-    assert scheduler.ratio.value > 0.5
+    assert scheduler.new_token_ratio > 0.5
     while scheduler.unfinished():
         step(scheduler)
     assert (old.generated_tokens, new.generated_tokens) == (300, 300)
@@ -138,7 +136,7 @@ def test_everybody_is_served_and_every_page_comes_back(asks: list[tuple[int, int
         if not waiting and not scheduler.unfinished():
             break
     assert [request.generated_tokens for request in requests] == [output for _, output, _ in asks]
-    assert scheduler.kv.free_blocks == pages
+    assert scheduler.free_blocks == pages
     event("retracts" if any(request.preemptions for request in requests) else "no retraction")
 
 
@@ -165,13 +163,17 @@ def test_so_is_everybody_whose_batches_are_decided_ahead(
     ]
     record = serve(requests, scheduler, lambda _: to_ticks(1e-3))
     assert [request.generated_tokens for request in requests] == [output for _, output, _ in asks]
-    assert scheduler.kv.free_blocks == pages
+    assert scheduler.free_blocks == pages
     event("retracts" if record.requests["preemptions"].any() else "no retraction")
 
 
 def test_prompts_that_are_not_cut_leave_a_token_of_the_budget() -> None:
-    budget = PrefillBudget(SimpleNamespace(page_tokens=16, free_blocks=100), 0.0, 32, None)
-    assert [budget.share(tokens, first=first) for tokens, first in ((16, False), (32, False), (32, True))] == [16, 0, 32]
+    whole = config(enable_chunked_prefill=False, max_num_batched_tokens=4096, max_model_len=4096, options={"max_prefill_tokens": 64})
+    for second, batches in ((16, [[("a", 32), ("b", 16)]]), (32, [[("a", 32)], [("b", 32)]])):
+        scheduler = SglangScheduler(whole)
+        scheduler.add(Request("a", 0.0, 32, 1))
+        scheduler.add(Request("b", 0.0, second, 1))
+        assert [shares(step(scheduler)) for _ in batches] == batches
 
 
 def test_admission_without_a_cache_counts_the_whole_answer() -> None:
@@ -186,4 +188,4 @@ def test_a_finished_request_holds_no_page() -> None:
     request = Request("a", 0.0, 100, 1)
     scheduler.add(request)
     step(scheduler)
-    assert (request.blocks, request.hashed_blocks) == ([], 0)
+    assert scheduler.kv_blocks_used() == 0

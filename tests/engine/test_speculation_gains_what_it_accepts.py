@@ -11,9 +11,11 @@ import pytest
 
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Iteration, Request
+from sim.engine.rows.drafts import luck as draw
+from sim.engine.rows.made import luck_of
+from sim.engine.schedulers import VllmScheduler
 from sim.engine.speculative import Speculation
 from sim.engine.step_clock import StepTime, split
-from sim.engine.vllm import VllmScheduler
 from sim.errors import UsageError
 from sim.specs.precision import Precision
 from sim.ticks import TICK_S
@@ -57,7 +59,8 @@ def test_acceptance_by_position_is_what_engines_log() -> None:
     options = {"draft_tokens": 3, "acceptance_per_position": ",".join(map(str, shares))}
     drafts = Speculation.of(EngineConfig(options=options))
     assert expected_tokens(drafts) == pytest.approx(float(row["mean_acceptance_len"]), abs=0.01)
-    luck = [drafts.accepted(Request(str(i), 0.0, 64, 400, generated_tokens=i), 3) for i in range(4000)]
+    chances = [drafts.position_probability(position) for position in range(3)]
+    luck = [next((p for p in range(3) if draw(0, key, key, p) >= chances[p]), 3) for key in luck_of(map(str, range(4000)))]
     for position, share in enumerate(shares):
         assert np.mean([kept > position for kept in luck]) == pytest.approx(share, abs=4 * (share * (1 - share) / 4000) ** 0.5)
 
@@ -101,7 +104,7 @@ def test_drafters_take_kv_slots_budget_and_hits(drafter: str, version: str, rows
     scheduler.complete(first)
     second = scheduler.schedule()
     ((request, _),) = second.scheduled
-    assert len(request.blocks) == blocks
+    assert scheduler.blocks_held(request) == blocks
     scheduler.complete(second)
     again = Request("again", 0.0, 62, 1, prompt_hashes=[1, 2, 3])
     scheduler.add(again)

@@ -7,8 +7,8 @@ import pytest
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Request
 from sim.engine.registry import make_scheduler
+from sim.engine.schedulers import VllmScheduler
 from sim.engine.versions import NEWEST, VLLM_RULES, rules_of
-from sim.engine.vllm import VllmScheduler
 from sim.errors import UsageError
 
 

@@ -16,12 +16,13 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Iteration, Request
+from sim.engine.rows.layout import Core, EngineRow
+from sim.engine.schedulers import AsyncVllmScheduler, VllmScheduler
 from sim.engine.speculative import Speculation
-from sim.engine.vllm import VllmScheduler
-from sim.engine.vllm_async import AsyncVllmScheduler
 
 MODEL = {
     "architectures": ["LlamaForCausalLM"],
@@ -92,15 +93,9 @@ def block_hashes(tokens: list[int], block_size: int, after: int = 0) -> list[int
     return hashes
 
 
-def gained(before: dict[str, list[int]], tables: dict[str, list[int]]) -> dict[str, list[int]]:
-    """Blocks each request has beyond its table of the iteration before; all of them when it just started or its
-    table changed.
-    """
-    news = {}
-    for request_id, blocks in tables.items():
-        old = before.get(request_id, [])
-        news[request_id] = blocks[len(old) :] if blocks[: len(old)] == old else blocks
-    return {request_id: blocks for request_id, blocks in news.items() if blocks}
+def gained(before: dict[str, int], tables: dict[str, int]) -> dict[str, int]:
+    """KV blocks that each request holds beyond those of the iteration before; all of them when it was not in that."""
+    return {request_id: count - before.get(request_id, 0) for request_id, count in tables.items() if count > before.get(request_id, 0)}
 
 
 def agreed(index: int, generated: int, drafts: int) -> int:
@@ -108,21 +103,14 @@ def agreed(index: int, generated: int, drafts: int) -> int:
     return (7 * index + 5 * generated) % (drafts + 1)
 
 
-class AgreedDrafts(VllmScheduler):
-    """Our scheduler with the acceptance both sides use."""
-
-    def accept(self, request: Request, drafts: int) -> int:
-        return agreed(int(request.request_id), request.generated_tokens - 1, drafts)
-
-
 class Recorder:
-    """Turns decisions into log entries: [[id, tokens], ...], [[id, cached], ...], [preempted ids], {id: block ids it
+    """Turns decisions into log entries: [[id, tokens], ...], [[id, cached], ...], [preempted ids], {id: blocks it
     gained}.
     """
 
     def __init__(self) -> None:
         self.log: list[list[Any]] = []
-        self._tables: dict[str, list[int]] = {}
+        self._tables: dict[str, int] = {}
         self._unseen: list[str] = []  # preempted by decisions that are not logged
 
     def unseen(self, preempted: Iterable[str]) -> None:
@@ -132,45 +120,33 @@ class Recorder:
         unseen, self._unseen = self._unseen, []
         return unseen
 
-    def entry(self, shares: list[list[Any]], began: list[list[Any]], preempted: list[str], tables: dict[str, list[int]]) -> None:
+    def entry(self, shares: list[list[Any]], began: list[list[Any]], preempted: list[str], tables: dict[str, int]) -> None:
         self.log.append([shares, began, sorted(preempted), gained(self._tables, tables)])
         self._tables = tables
 
-    def decided(self, iteration: Iteration) -> None:
+    def decided(self, scheduler: VllmScheduler, iteration: Iteration) -> None:
         self.entry(
             [[request.request_id, tokens] for request, tokens in iteration.scheduled],
             [[request.request_id, request.computed_tokens] for request in iteration.admitted],
             [request.request_id for request in iteration.preempted],
-            {request.request_id: list(request.blocks) for request, _ in iteration.scheduled},
+            {request.request_id: scheduler.blocks_held(request) for request, _ in iteration.scheduled},
         )
 
 
-class RecordedAsync(AsyncVllmScheduler):
-    """Our overlapping scheduler, telling what it decides when it decides it."""
-
-    def __init__(self, config: EngineConfig) -> None:
-        super().__init__(config)
-        self.recorder = Recorder()
-
-    @property
-    def under_way(self) -> bool:
-        return bool(self._decided)
-
-    def accept(self, request: Request, drafts: int) -> int:
-        return agreed(int(request.request_id), request.generated_tokens - 1, drafts)
-
-    def _decide(self) -> None:
-        before = len(self._decided)
-        super()._decide()
-        if len(self._decided) > before:
-            self.recorder.decided(self._decided[-1][0])
+def agreed_by_row(e: Core, s: EngineRow, r: int, drafts: int) -> int:
+    """`agreed`, as the engine in rows asks for it (sim.engine.rows.drafts)."""
+    return agreed(r, e.requests[r].generated - 1, drafts)
 
 
 def steps_of_ours(workload: Workload, overlap: bool = False, most_iterations: int = 20_000) -> list[list[Any]]:
     """One entry per iteration with work. With `overlap`, each is decided while the one before it runs."""
-    config = workload.config
-    recorder = Recorder()
-    scheduler = RecordedAsync(config) if overlap else AgreedDrafts(config)
+    with patch("sim.engine.rows.vllm.accepted", agreed_by_row):
+        return _steps_of_ours(workload, overlap, most_iterations)
+
+
+def _steps_of_ours(workload: Workload, overlap: bool, most_iterations: int) -> list[list[Any]]:
+    config, recorder = workload.config, Recorder()
+    scheduler = (AsyncVllmScheduler if overlap else VllmScheduler)(config)
     pending = [
         (
             ask.arrives,
@@ -187,6 +163,7 @@ def steps_of_ours(workload: Workload, overlap: bool = False, most_iterations: in
     ]
     wait = pending[0][0] if pending else 0
     leaving: dict[Request, int] = {}  # the iterations left until its client gives up
+    under_way: Iteration | None = None
     for _ in range(most_iterations):
         while pending and wait <= 0:
             request = pending.pop(0)[1]
@@ -195,23 +172,24 @@ def steps_of_ours(workload: Workload, overlap: bool = False, most_iterations: in
                 leaving[request] = gives_up
             wait = pending[0][0] if pending else 0
         wait -= 1
-        if not scheduler.unfinished() and not (isinstance(scheduler, RecordedAsync) and scheduler.under_way):
+        if not scheduler.unfinished() and under_way is None:
             if not pending:
-                return scheduler.recorder.log if isinstance(scheduler, RecordedAsync) else recorder.log
+                return recorder.log
             continue
-        iteration = scheduler.schedule()
-        if not overlap:
-            recorder.decided(iteration)
+        iteration = under_way
+        if iteration is None:
+            iteration = scheduler.schedule()
+            if iteration.scheduled or not overlap:
+                recorder.decided(scheduler, iteration)
+        under_way = scheduler.ahead() if isinstance(scheduler, AsyncVllmScheduler) and iteration.scheduled else None
+        if under_way is not None:
+            recorder.decided(scheduler, under_way)
         leaving = {request: left - 1 for request, left in leaving.items() if request.generated_tokens < request.output_tokens}
-        gone = [request for request, left in leaving.items() if left < 0]
-        if gone and isinstance(scheduler, RecordedAsync) and iteration.scheduled:
-            scheduler.ahead()
-        for request in gone:
+        for request in [request for request, left in leaving.items() if left < 0]:
             del leaving[request]
             request.cancelled = True
             scheduler.cancel(request)
-        if iteration.scheduled or not overlap:
-            scheduler.complete(iteration)
+        scheduler.complete(iteration)
     raise AssertionError("no end in sight")
 
 
@@ -399,7 +377,7 @@ def record_engine(recorder: Recorder, scheduler: Any, out: Any, *, always: bool)
         [[request_id, out.num_scheduled_tokens[request_id]] for request_id in ids],
         sorted(began, key=lambda pair: order[pair[0]]),
         [*recorder.take_unseen(), *(out.preempted_req_ids or ())],
-        {request_id: list(scheduler.kv_cache_manager.get_block_ids(request_id)[0]) for request_id in ids},
+        {request_id: len(scheduler.kv_cache_manager.get_block_ids(request_id)[0]) for request_id in ids},
     )
 
 

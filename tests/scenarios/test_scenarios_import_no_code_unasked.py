@@ -18,7 +18,7 @@ PLACES = {
 
 @pytest.fixture
 def code(tmp_path, monkeypatch):
-    (tmp_path / "hostile_code.py").write_text("from sim.engine.vllm import VllmScheduler as Scheduler\n")
+    (tmp_path / "hostile_code.py").write_text("from sim.engine.schedulers import VllmScheduler as Scheduler\n")
     monkeypatch.syspath_prepend(tmp_path)
     yield
     sys.modules.pop("hostile_code", None)

@@ -16,8 +16,8 @@ from sim.engine.config import EngineConfig
 from sim.engine.interface import Iteration, Outcome, Request, Scheduler, StepPrice
 from sim.engine.rows.engine import RowsEngine
 from sim.engine.rows.made import uncovered
+from sim.engine.schedulers import VllmScheduler
 from sim.engine.step_clock import StepTime
-from sim.engine.vllm import VllmScheduler
 from sim.rates.serving import HostRates
 from sim.results.record import RunRecord
 from sim.ticks import to_ticks

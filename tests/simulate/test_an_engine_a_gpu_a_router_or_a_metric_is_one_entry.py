@@ -12,7 +12,7 @@ from sim.cluster.router import ROUTERS, LoadRouter
 from sim.cost.rates import UNITS
 from sim.engine.config import EngineConfig
 from sim.engine.registry import ENGINES, EngineKind
-from sim.engine.vllm import VllmScheduler
+from sim.engine.schedulers import VllmScheduler
 from sim.results import metrics, tables
 from sim.results.metrics import FIGURES, Figure
 from tests.cli import run

@@ -9,7 +9,7 @@ from sim.cluster.replica import SteppedEngine
 from sim.cluster.router import ROUTERS, SentBlocks, make_router, router_options
 from sim.cluster.simulation import simulate
 from sim.engine.config import EngineConfig
-from sim.engine.vllm import VllmScheduler
+from sim.engine.schedulers import VllmScheduler
 from sim.errors import UsageError
 from sim.workload.sources import TraceSource
 from sim.workload.synthetic import Synthetic, draw

@@ -19,7 +19,7 @@ from sim.cluster.router import ROUTERS, RoundRobin, make_router, router_options
 from sim.cluster.simulation import simulate
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Request
-from sim.engine.vllm import VllmScheduler
+from sim.engine.schedulers import VllmScheduler
 from sim.errors import SimctlError, UsageError
 from sim.ticks import to_ticks
 from sim.workload.content import Grown

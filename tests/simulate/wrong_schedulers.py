@@ -1,7 +1,7 @@
 """Schedulers as a user might get them wrong."""
 
 from sim.engine.interface import Iteration, Outcome
-from sim.engine.vllm import VllmScheduler
+from sim.engine.schedulers import VllmScheduler
 
 
 class Idle(VllmScheduler):

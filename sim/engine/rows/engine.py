@@ -11,19 +11,17 @@ import sim.cluster.fleet_state as on
 from sim.cost.step_time import NAMES
 from sim.engine import compiled as compiler
 from sim.engine.config import EngineConfig
+from sim.engine.fits import check_admitted, check_fits
 from sim.engine.interface import Request
 from sim.engine.loop import Wait
 from sim.engine.rows import layout as at
-from sim.engine.rows.kv import cached_prefix
 from sim.engine.rows.layout import Core
-from sim.engine.rows.loop import advance, arrive
-from sim.engine.rows.made import given_of, luck_of, make_core, supply
+from sim.engine.rows.loop import advance, arrive, cached_blocks
+from sim.engine.rows.made import given_of, make_core, row_of_request, supply
 from sim.engine.rows.vllm import cancel
-from sim.engine.sglang_admission import check_admitted
 from sim.engine.sglang_options import SglangOptions
 from sim.engine.speculative import Speculation
 from sim.engine.step_clock import StepTime
-from sim.engine.vllm import check_fits
 from sim.ticks import COMPLETION, DECISION, TICK_S
 
 RANKS = COMPLETION, DECISION
@@ -93,9 +91,7 @@ class RowsEngine:
         found = self._rows.get(request)
         if found is not None:
             return found
-        row = at.RequestRow(prompt=request.prompt_tokens, output=request.output_tokens, arrival_s=request.arrival_s)
-        row.priority, row.comes_with, row.generated = request.priority, request.computed_tokens, request.generated_tokens
-        row.preemptions, row.luck = request.preemptions, luck_of([request.request_id])[0] if self._spare else 0
+        row = row_of_request(request, self._spare > 0)
         depth = self._shared.get(request.request_id, 0)
         names = [self._numbers.setdefault(name, len(self._numbers)) for name in request.prompt_hashes[:depth]]
         row.names, row.depth, row.name_rank = self._names, depth, len(self._requests)
@@ -127,6 +123,7 @@ class RowsEngine:
         if self._config.scheduler == "sglang":
             check_admitted(request, self._config, SglangOptions.of(self._config))
         place = self._row(request)
+        at.row_of(self._e.requests, place).comes_with = request.computed_tokens  # known since a router looked at the request, perhaps
         if self._fast:
             self._c[on.NOW] = now
             self._act(on.ARRIVE, place)
@@ -145,7 +142,7 @@ class RowsEngine:
     def cached_blocks(self, request: Request) -> int:
         """Leading KV blocks of the request's prompt that the cache holds now."""
         place = self._row(request)
-        return self._act(on.CACHED, place) if self._fast else cached_prefix(self._e, self._s, place)
+        return self._act(on.CACHED, place) if self._fast else cached_blocks(self._e, self._s, place)
 
     def run(self, log: RequestLog, replica: int, finish: Callable[[Request, int], None], now: int) -> Generator[Wait, int, None]:
         """Yield when to go on (None: when a request has come); be sent the time it then is."""

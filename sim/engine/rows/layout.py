@@ -62,6 +62,8 @@ class RequestRow:
     deferred: int = 0  # it was passed over while it was stale, and still waits
     hits: int = 0  # blocks found at the latest admission
     own: int = NOBODY  # first of its runs of blocks that it gave back and may ask for
+    rank: int = 0  # of those that wait: longest cached prefix first
+    leads: int = 0  # it begins with tokens that are neither cached nor those of one further up
     node: int = NOBODY  # where its cached pages end (sim.engine.rows.radix)
     cached: int = NOBODY  # prompt tokens found at the first admission; -1: not admitted
     sampled_in: int = NOBODY  # number of the iteration of its latest token, where a log is kept
@@ -108,6 +110,7 @@ class EngineRow:
     least_ratio: float = 0.0
     ratio_step: float = 0.0
     ignores_end: int = 0
+    by_prefix: int = 0  # longest cached prefix first
     heard: int = 1  # it stops where tokens are sent
     keep: int = 0  # a log
     # prices
@@ -181,6 +184,7 @@ class EngineRow:
     taken: int = 0
     inputs: int = 0
     chunk_left: int = 0
+    endings: int = NOBODY  # of requests that ignore the end of sequence, in the batch that is put together; -1: not looked at
     # prefill interval
     holds: int = 0
     executed: int = 0

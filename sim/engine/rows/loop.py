@@ -7,6 +7,7 @@ lets requests arrive, and for prices that nobody has asked for yet. Results equa
 
 from __future__ import annotations
 
+from sim.engine.rows.kv import cached_prefix
 from sim.engine.rows.layout import (
     DECIDE,
     DONE,
@@ -26,7 +27,7 @@ from sim.engine.rows.layout import (
 )
 from sim.engine.rows.log import log_is_full
 from sim.engine.rows.price import Given, occupied, price
-from sim.engine.rows.radix import free_pages
+from sim.engine.rows.radix import cached_pages, free_pages
 from sim.engine.rows.sending import begin_sending, end_sending
 from sim.engine.rows.sglang import collect_sglang, decide_sglang
 from sim.engine.rows.vllm import collect, decide
@@ -99,7 +100,7 @@ def choose(e: Core, s: EngineRow) -> int:
     it.preempted += s.evicted
     s.evicted = 0
     it.decided, it.waiting, it.running = s.now, s.queued, running_of(s)
-    it.used = s.end_block - s.first_block - (free_pages(s) if s.kind == SGLANG else s.free)
+    it.used = used_blocks(s)
     it.host = occupied(s, it) if s.overlap else 0
     it.head_start = max(s.ends - s.decides, 0)
     s.decided = i
@@ -115,6 +116,16 @@ def decide_by_kind(e: Core, s: EngineRow, i: int) -> None:
         decide_sglang(e, s, i)
     else:
         decide(e, s, i)
+
+
+def used_blocks(s: EngineRow) -> int:
+    """KV blocks that requests hold."""
+    return s.end_block - s.first_block - (free_pages(s) if s.kind == SGLANG else s.free)
+
+
+def cached_blocks(e: Core, s: EngineRow, r: int) -> int:
+    """Leading KV blocks of a request's prompt that the cache holds."""
+    return cached_pages(e, s, r) if s.kind == SGLANG else cached_prefix(e, s, r)
 
 
 def running_of(s: EngineRow) -> int:
@@ -148,8 +159,13 @@ def pause(s: EngineRow, phase: int, wake: int, after_arrivals: int) -> int:
 def send(e: Core, s: EngineRow, i: int) -> None:
     """The tokens of iteration `i` are sent now."""
     begin_sending(s)
+    collect_by_kind(e, s, i)
+    end_sending(e, s, e.iterations[s.first_iteration + i])
+
+
+def collect_by_kind(e: Core, s: EngineRow, i: int) -> None:
+    """Advance the requests of iteration `i` as the engine does."""
     if s.kind == SGLANG:
         collect_sglang(e, s, i)
     else:
         collect(e, s, i)
-    end_sending(e, s, e.iterations[s.first_iteration + i])

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from sim.cost.coefficients import Coefficients
 from sim.cost.graphs import GRAPH_TOKENS
 from sim.engine.config import EngineConfig
+from sim.engine.interface import Request
 from sim.engine.rows import layout as at
 from sim.engine.rows.layout import Core, Lazily, Noughts
 from sim.engine.rows.price import Given
@@ -22,6 +23,7 @@ from sim.errors import SimctlError
 
 Ints = NDArray[np.int64]
 ROW_MOST = 4096  # iterations in memory before they are handed over
+ENDINGS = 4  # numbers a request: SGLang lists when up to one more of them than can run end, and what they hold
 _COEFFICIENTS = [name for name, kind in get_type_hints(Coefficients).items() if kind in (float, int)]
 
 
@@ -36,8 +38,6 @@ def uncovered(config: EngineConfig, steps: StepTime) -> str:
     """Why the engine in rows cannot stand for this one; nothing where it can."""
     reasons = (
         (config.scheduler not in ("vllm", "sglang"), f"engine {config.scheduler}"),
-        (config.options.get("schedule_policy") == "lpm", "longest cached prefix first"),
-        (config.options.get("ignore_eos") and not config.enable_prefix_caching, "known ends without a prefix cache"),
         (config.options.get("host_blocks") or config.options.get("disk_blocks"), "KV tiers"),
         (not steps.in_stages, "attention that hangs on each context"),
         (steps.parts > 1, "iterations in parts"),
@@ -46,7 +46,7 @@ def uncovered(config: EngineConfig, steps: StepTime) -> str:
     return next((why for holds, why in reasons if holds), "")
 
 
-def engine_row(config: EngineConfig, steps: StepTime, most_tokens: int, keep: bool, heard: bool) -> Any:
+def engine_row(config: EngineConfig, steps: StepTime | None, most_tokens: int, keep: bool, heard: bool) -> Any:
     """One replica before the first arrival."""
     s = at.EngineRow()
     s.seqs, s.budget, s.block = config.max_num_seqs, config.max_num_batched_tokens, config.block_size
@@ -57,6 +57,16 @@ def engine_row(config: EngineConfig, steps: StepTime, most_tokens: int, keep: bo
     s.latest_prefill = -s.interval
     s.heard, s.keep = int(heard), int(keep)
     (_vllm if config.scheduler == "vllm" else _sglang)(s, config)
+    if steps is not None:
+        _prices(s, steps)
+    s.free = s.blank = config.num_gpu_blocks - 1
+    s.seats = config.max_num_seqs
+    s.most_blocks = ENDINGS if s.kind == at.SGLANG else -(-min(most_tokens + 2 * s.drafting + 2, config.max_model_len) // s.block) + 1
+    s.row_room, s.entry_room = (ROW_MOST, ROW_MOST + 16 * s.seqs) if keep else (0, 0)
+    return s
+
+
+def _prices(s: at.EngineRow, steps: StepTime) -> None:
     s.jumps, s.window, s.parts = int(steps.jumps), steps.model.window or 0, steps.parts
     s.host_each, s.host_sequence, s.host_prefill, s.launching, s.launching_pieces, s.launching_decodes = steps.host_ticks
     s.saved, s.read_blocks = steps.reread
@@ -65,11 +75,6 @@ def engine_row(config: EngineConfig, steps: StepTime, most_tokens: int, keep: bo
     s.verify_s, s.verify_each_s = steps.verify_s, steps.verify_seq_s
     if steps.draft is not None:
         s.draft_model, s.draft_pieces, s.draft_window = 1, int(steps.draft_pieces), steps.draft.model.window or 0
-    s.free = s.blank = config.num_gpu_blocks - 1
-    s.seats = config.max_num_seqs
-    s.most_blocks = -(-min(most_tokens + 2 * s.drafting + 2, config.max_model_len) // s.block) + 1
-    s.row_room, s.entry_room = (ROW_MOST, ROW_MOST + 16 * s.seqs) if keep else (0, 0)
-    return s
 
 
 def _vllm(s: at.EngineRow, config: EngineConfig) -> None:
@@ -87,12 +92,13 @@ def _sglang(s: at.EngineRow, config: EngineConfig) -> None:
     s.first_ratio = s.ratio = options.init_new_token_ratio
     s.least_ratio = options.min_new_token_ratio
     s.ratio_step = (options.init_new_token_ratio - options.min_new_token_ratio) / options.ratio_decay_steps
-    s.ignores_end, s.unused = int(options.ignore_eos), config.num_gpu_blocks - 1
+    s.ignores_end, s.by_prefix = int(options.ignore_eos), int(options.schedule_policy == "lpm")
+    s.unused = config.num_gpu_blocks - 1
 
 
 def make_core(
     config: EngineConfig,
-    steps: StepTime,
+    steps: StepTime | None,
     requests: NDArray[Any],
     names: Any,
     *,
@@ -103,7 +109,7 @@ def make_core(
     arrays: bool = False,
 ) -> Core:
     """Replicas before the first arrival of `requests` (records of layout.RequestRow). `most_tokens` is the most of one; `keep` keeps a
-    log; `arrays` makes numpy arrays for the compiled loop.
+    log; without `steps` nothing can be priced; `arrays` makes numpy arrays for the compiled loop.
     """
     if most_tokens is None:
         most_tokens = int((requests["prompt"] + requests["output"]).max(initial=1))
@@ -128,7 +134,7 @@ def make_core(
     }  # fmt: skip
     chances = Speculation.of(config).position_probability if one.drafting else float
     acceptance = np.array([chances(place) for place in range(one.drafting)])
-    padding = np.array([steps.decode_padding(batch) for batch in range(seqs + 1)])
+    padding = np.array([steps.decode_padding(batch) for batch in range(seqs + 1)] if steps else ())
     running: Any = np.zeros((replicas, 2, seqs), dtype=np.int64)
     running[:, 1] = np.arange(seqs)
     most_rows = min(config.max_num_batched_tokens, blocks * config.block_size)  # all of them have KV, but the last ones
@@ -140,7 +146,7 @@ def make_core(
         "draft_by_rows": np.full(3 * rows if one.draft_model else 0, -1.0), "draft_heads": np.full(logits if one.draft_model else 0, -1.0),
         "acceptance": acceptance, "padding": padding,
     }  # fmt: skip
-    held, table = 0 if one.kind else replicas * seqs * one.most_blocks, replicas * slots
+    held, table = replicas * seqs * one.most_blocks, replicas * slots
     if arrays:
         made: dict[str, Any] = {name: at.records(at.ROWS[name], count) for name, count in counts.items()}
         made["engines"] = np.array(
@@ -159,6 +165,14 @@ def requests_of(arrives: Ints, prompt: Ints, output: Ints) -> NDArray[Any]:
     found = at.records(at.RequestRow, len(arrives))
     found["arrives"], found["prompt"], found["output"] = arrives, prompt, output
     return found
+
+
+def row_of_request(request: Request, lucky: bool) -> at.RequestRow:
+    """A request as it comes: fresh, or with what another replica has done for it."""
+    row = at.RequestRow(prompt=request.prompt_tokens, output=request.output_tokens, arrival_s=request.arrival_s)
+    row.priority, row.comes_with, row.generated = request.priority, request.computed_tokens, request.generated_tokens
+    row.preemptions, row.luck = request.preemptions, luck_of([request.request_id])[0] if lucky else 0
+    return row
 
 
 def luck_of(request_ids: Any) -> list[int]:

@@ -1,6 +1,6 @@
 """SGLang's radix cache in rows: KV pages in a tree of shared prefixes, least recently used leaves evicted first.
 
-Matching, inserting, splitting, locking and the order of eviction are those of SGLang's UnifiedRadixCache (sim.engine.kv.radix). A node is a
+Matching, inserting, splitting, locking and the order of eviction are those of SGLang's UnifiedRadixCache. A node is a
 run of pages of one request's sequence: `count` of them from `start` on. Children are found by their first page in a hash table. One list
 orders all nodes by their last use; of what is used together, parents come before children. Pages are counted, not named.
 """

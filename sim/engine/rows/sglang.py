@@ -19,13 +19,15 @@ from sim.engine.rows.radix import (
     keep_pages,
     make_room,
     match,
+    name_of,
     pages_needed,
     unlocked,
 )
 from sim.engine.rows.sending import note_token
-from sim.engine.rows.waiting import add, take_out
+from sim.engine.rows.waiting import add, insert_behind, take_out
 
 MOST_MATCHED = 128  # waiting requests beyond which the queue is left as it is
+SHARED_TOKENS = 32  # a prefix of so many tokens in common with a request further up is worth waiting for
 REFRESH_EVERY = 32  # looks at the queue between which prefixes of waiting requests are marked as used
 ENDLESS = 2**60
 
@@ -136,8 +138,13 @@ def has_room(s: EngineRow) -> bool:
 
 
 def look_at_queue(e: Core, s: EngineRow) -> None:
-    """Mark the prefixes of waiting requests as used, now and then, the first one last."""
+    """Put the queue into the order of admission; where that is first come first served, mark the prefixes of waiting requests as used, now
+    and then, the first one last.
+    """
     if not s.queued or not s.caching:
+        return
+    if s.by_prefix and s.queued <= MOST_MATCHED:
+        order_by_prefix(e, s)
         return
     if s.looks % REFRESH_EVERY == 0:
         r, count = s.head, 1
@@ -150,11 +157,100 @@ def look_at_queue(e: Core, s: EngineRow) -> None:
     s.looks += 1
 
 
+def order_by_prefix(e: Core, s: EngineRow) -> None:
+    """Longest cached prefix first; last those that share a long uncached prefix with one further up, so that they find it cached once that
+    one has run.
+    """
+    r = s.head
+    while r != NOBODY:
+        row = e.requests[r]
+        cached = match(e, s, r, full_pages(e, s, r, 0)) * s.block
+        row.rank, row.leads = -min(cached, row.prompt + row.generated - 1), 0
+        if cached <= SHARED_TOKENS:
+            row.leads = int(not follows(e, s, r))
+            if not row.leads:
+                row.rank = ENDLESS
+        r = row.behind
+    r = e.requests[s.head].behind
+    while r != NOBODY:
+        behind, place = e.requests[r].behind, e.requests[r].before
+        while place != NOBODY and e.requests[place].rank > e.requests[r].rank:
+            place = e.requests[place].before
+        if place != e.requests[r].before:
+            take_out(e, s, r)
+            insert_behind(e, s, r, place)
+        r = behind
+
+
+def follows(e: Core, s: EngineRow, r: int) -> bool:
+    """Whether a request further up, whose prefix is not cached either, begins with as many of the same tokens as are worth waiting for."""
+    pages = -(-SHARED_TOKENS // s.block)
+    other, found = s.head, False
+    while other != r and not found:
+        if e.requests[other].leads and min(full_pages(e, s, r, 0), full_pages(e, s, other, 0)) >= pages:
+            same = 0
+            while same < pages and name_of(e, r, same) == name_of(e, other, same):
+                same += 1
+            found = same == pages
+        other = e.requests[other].behind
+    return found
+
+
 def share_for(e: Core, s: EngineRow, it: IterationRow, i: int, r: int, tokens: int) -> None:
     """The iteration computes tokens of a request."""
     share = e.shares[s.first_share + i * (s.seqs + 1) + it.shares]
     share.request, share.tokens, share.drafts, share.blind, share.admitted = r, tokens, 0, 0, 0
     it.shares += 1
+
+
+def leaves_room(e: Core, s: EngineRow, it: IterationRow, i: int, r: int) -> bool:
+    """Whether KV lasts until requests of known lengths end, one after the other, if this one joins those running and those in the batch:
+    how the engine admits requests that ignore the end of sequence where no prefix is cached. Pairs of tokens to come and tokens held, the
+    soonest to end first, are kept over one batch, and as the engine keeps them, the last of the list included.
+    """
+    row = e.requests[r]
+    needed = paged(s, row.prompt + row.generated) + s.block
+    room = free_pages(s) * s.block - s.taken
+    if needed > min(room, free_pages(s) * s.block - s.promised):
+        return False
+    if s.endings == NOBODY:
+        s.endings = 0
+        note_ending(e, s, r, False)
+        for place in range(s.running):
+            note_ending(e, s, e.running[s.first_running + place], False)
+        begin = s.first_share + i * (s.seqs + 1)
+        for place in range(begin, begin + it.shares):
+            note_ending(e, s, e.shares[place].request, False)
+    else:
+        note_ending(e, s, r, True)
+    freed, left = 0, room - needed
+    for number in range(s.endings):
+        alive = s.endings - number
+        if left + freed - e.held[s.first_held + 2 * number] * alive <= alive:
+            return False
+        freed += e.held[s.first_held + 2 * number + 1]
+    return True
+
+
+def note_ending(e: Core, s: EngineRow, r: int, late: bool) -> None:
+    """Add a request to the endings: behind those that end as soon; `late` before these, and never behind the last."""
+    row = e.requests[r]
+    to_come = row.output - row.generated
+    if to_come <= 0:
+        return
+    place = 0
+    if late:
+        while place < s.endings and to_come > e.held[s.first_held + 2 * place]:
+            place += 1
+        if place == s.endings:
+            place = max(s.endings - 1, 0)
+    else:
+        while place < s.endings and to_come >= e.held[s.first_held + 2 * place]:
+            place += 1
+    for moved in range(2 * s.endings - 1, 2 * place - 1, -1):
+        e.held[s.first_held + moved + 2] = e.held[s.first_held + moved]
+    e.held[s.first_held + 2 * place], e.held[s.first_held + 2 * place + 1] = to_come, row.prompt + row.generated
+    s.endings += 1
 
 
 def prefill_batch(e: Core, s: EngineRow, it: IterationRow, i: int) -> None:
@@ -173,7 +269,8 @@ def prefill_batch(e: Core, s: EngineRow, it: IterationRow, i: int) -> None:
     for place in range(s.running):
         s.promised += to_come(e, s, e.running[s.first_running + place]) * ratio
     s.taken, s.inputs, s.chunk_left = 0, s.most_prefill, s.budget if s.chunked_prefill else ENDLESS
-    new = 0
+    new, exact = 0, s.ignores_end > 0 and not s.caching
+    s.endings = NOBODY
     if s.begun != NOBODY:
         r = s.begun
         row = e.requests[r]
@@ -202,12 +299,19 @@ def prefill_batch(e: Core, s: EngineRow, it: IterationRow, i: int) -> None:
         node, cached = s.found, count * s.block
         start = max(cached, min(row.comes_with, known - 1))  # transferred KV: the last token is computed anew
         tokens = known - start
-        room = (free_pages(s) - unlocked(e, s, node)) * s.block - s.promised
-        if known - cached + to_come(e, s, r) + s.block >= room:
+        if exact:
+            fitting = leaves_room(e, s, it, i, r)
+        else:
+            room = (free_pages(s) - unlocked(e, s, node)) * s.block - s.promised
+            fitting = known - cached + to_come(e, s, r) + s.block < room
+        if not fitting:
             s.full = int(s.running > 0 or it.shares > 0)
             break
         share, rounded = tokens, paged(s, tokens)
-        if not s.chunked_prefill:
+        if exact:
+            if s.chunked_prefill:
+                share = min(tokens, s.chunk_left)
+        elif not s.chunked_prefill:
             if it.shares and rounded >= s.inputs:
                 share = 0
         elif rounded > s.chunk_left:

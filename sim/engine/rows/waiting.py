@@ -14,7 +14,7 @@ def add(e: Core, s: EngineRow, r: int) -> None:
     if s.ranked:
         while after != NOBODY and sooner(e, r, after):
             after = e.requests[after].before
-    insert(e, s, r, after)
+    insert_behind(e, s, r, after)
 
 
 def put_back(e: Core, s: EngineRow, r: int) -> None:
@@ -22,10 +22,10 @@ def put_back(e: Core, s: EngineRow, r: int) -> None:
     if s.ranked:
         add(e, s, r)
     else:
-        insert(e, s, r, NOBODY)
+        insert_behind(e, s, r, NOBODY)
 
 
-def insert(e: Core, s: EngineRow, r: int, after: int) -> None:
+def insert_behind(e: Core, s: EngineRow, r: int, after: int) -> None:
     """Queue a request behind another, or before all."""
     row = e.requests[r]
     row.state = QUEUED

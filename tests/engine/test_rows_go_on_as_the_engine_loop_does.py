@@ -1,5 +1,5 @@
-"""The engine in rows decides and prices every iteration as the plain schedulers under the engine loop do: drafts, priorities, thresholds,
-prefill intervals, windows, eager mode of vLLM, and SGLang, on random workloads with starving KV caches.
+"""The engine in rows keeps the clocks and prices of the engine loop, whose iterations are objects: drafts, priorities, thresholds, prefill
+intervals, windows, eager mode of vLLM, and SGLang, on random workloads with starving KV caches.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from collections import Counter
 from dataclasses import dataclass
 from random import Random
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -22,10 +21,8 @@ from sim.engine.loop import Step, engine_loop
 from sim.engine.overlap import NO_WORK, HostWork
 from sim.engine.registry import make_scheduler
 from sim.engine.rows import layout as at
-from sim.engine.rows.drafts import luck
 from sim.engine.rows.loop import serve
 from sim.engine.rows.made import given_of, luck_of, make_core, requests_of, supply
-from sim.engine.speculative import Speculation
 from sim.engine.step_clock import IterationCost, StepTime
 from sim.specs.models import get_model
 from sim.specs.precision import Precision
@@ -45,15 +42,6 @@ class Outcome:
     first: dict[str, int]
     last: dict[str, int]
     iterations: list[tuple[int, ...]]
-
-
-def accepted(speculation: Speculation, request: Request, drafts: int) -> int:
-    """Drafts kept by the draws of the engine in rows: those of the plain scheduler are other ones."""
-    key = luck_of([request.request_id])[0]
-    for place in range(drafts):
-        if luck(speculation.seed & 0xFFFFFFFF, key, request.generated_tokens, place) >= speculation.position_probability(place):
-            return place
-    return drafts
 
 
 def by_scheduler(config: EngineConfig, cost: IterationCost, calls: list[tuple[int, Request]]) -> Outcome:
@@ -161,6 +149,7 @@ def an_sglang(rng: Random) -> tuple[EngineConfig, IterationCost, list[tuple[int,
         "max_prefill_tokens": rng.choice([20, 100, 16384]),
         "cuda_graph_max_bs": rng.choice([0, 0, 2, 8]),
         "overlap_schedule": rng.random() < 0.6,
+        "schedule_policy": rng.choice(["fcfs", "lpm"]),
     }
     bets = (
         {"ignore_eos": True}
@@ -176,7 +165,7 @@ def an_sglang(rng: Random) -> tuple[EngineConfig, IterationCost, list[tuple[int,
         max_num_seqs=seqs,
         max_num_batched_tokens=budget if chunked else max(budget, most),
         max_model_len=most,
-        enable_prefix_caching=ignores or rng.random() < 0.7,
+        enable_prefix_caching=rng.random() < 0.7,
         enable_chunked_prefill=chunked,
         options=drawn | bets,
     )
@@ -187,8 +176,7 @@ def an_sglang(rng: Random) -> tuple[EngineConfig, IterationCost, list[tuple[int,
 
 def same(config: EngineConfig, cost: IterationCost, calls: list[tuple[int, Request]]) -> None:
     rows = in_rows(config, cost, calls)  # first: the scheduler writes into requests
-    with patch.object(Speculation, "accepted", accepted):
-        assert by_scheduler(config, cost, calls) == rows
+    assert by_scheduler(config, cost, calls) == rows
 
 
 KINDS = pytest.mark.parametrize("kind", [a_vllm, an_sglang])
