@@ -8,7 +8,7 @@ from sim.closed_form.knee import closed_form_knee, eta
 from studies.knee_study.published import reproduce
 from studies.knee_study.weight_axis import Shape, shapes
 from studies.reference_tables import table
-from studies.replication import measured
+from studies.replication import measured, served_knees
 from studies.replication.claims import Claim, compared
 
 MEMORY_BYTES = 0.9 * 80 * 2**30  # what the study leaves to an engine
@@ -20,7 +20,9 @@ QWEN = ("qwen_smoke", "qwen_full", "qwen_confirm")
 def claims() -> list[Claim]:
     """In the order of the list."""
     recomputed = [compared(c.name, c.statement, c.detail or f"off by {c.deviation:.2g}", c.deviation, c.tolerance) for c in reproduce()]
-    return sorted([*recomputed, *_curves(), *_identities(), *_of_the_text(), *measured.tr164()], key=lambda c: c.name)
+    return sorted(
+        [*recomputed, *_curves(), *_identities(), *_of_the_text(), *measured.tr164(), *served_knees.claims()], key=lambda c: c.name
+    )
 
 
 def _curves() -> list[Claim]:

@@ -1,4 +1,4 @@
-"""All identifiers of the list of reproduction targets have one answer, computed, by the report they belong to."""
+"""All identifiers of the list of reproduction targets have one answer, by the report they belong to, among those that are packaged."""
 
 import json
 import re
@@ -8,8 +8,9 @@ from importlib.resources import files
 
 import pytest
 
-from studies.replication.reports import REPORTS, claims
+from studies.replication.reports import REPORTS
 from tests.cli import run
+from tests.replication.packaged_claims import claims
 
 ALL = claims("all")
 

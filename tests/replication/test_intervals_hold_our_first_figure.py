@@ -7,8 +7,8 @@ import pytest
 
 from simctl.report.of_claims import part_of
 from simctl.text.claims_text import interval
-from studies.replication.reports import claims
 from tests.cli import run
+from tests.replication.packaged_claims import claims
 
 WITH = [claim for claim in claims("all") if claim.low is not None]
 

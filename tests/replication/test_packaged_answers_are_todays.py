@@ -9,7 +9,7 @@ from simctl.commands.replicate_command import NAMES, packaged
 from studies.replication.reports import REPORTS, claims
 from tests.cli import run
 
-QUICK = ("tr164", "gdn")  # of the tables alone; the others wait for a simulation
+QUICK = ("gdn",)  # of the tables alone; the others wait for a simulation
 
 
 @pytest.mark.parametrize("report", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in REPORTS])
