@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 from sim.study.deployment import Deployment
 from sim.study.simulate_question import Simulate
@@ -13,7 +14,7 @@ from studies.replication.claims import Claim, compared
 LADDER = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # clients; the ladder that both engines were served at
 TAU, OUTPUT, OWN = 0.65, 64, 16  # the study's threshold and tokens of an answer; tokens that follow a shared prompt
 REQUESTS = 6  # a client
-ENGINES = {
+ENGINES: dict[str, dict[str, Any]] = {
     "sglang": {"engine": "sglang", "max_num_batched_tokens": 8192, "options": {"cuda_graph_max_bs": 32}},
     "vllm": {"engine": "vllm", "max_num_batched_tokens": 2048},
 }
@@ -24,7 +25,8 @@ BEYOND = len(LADDER)  # rank of a knee past the last rung
 def claims() -> list[Claim]:
     """One a cell and engine, in the order of the table; then the study's two laws and the count."""
     cells = table("tr164", "served_cells")
-    found, off = [], []
+    found: list[Claim] = []
+    off: list[int] = []
     for engine in ENGINES:
         for cell in cells:
             ours, published = _rank(_knee(engine, *_place(cell))), _rank(_number(cell[f"{engine}_knee_n"]))
