@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from sim.errors import UsageError
 from sim.planning.servers import SIXTEEN, Server, serve_arguments
 
 if TYPE_CHECKING:
@@ -24,15 +25,18 @@ def check_emits(choices: Sequence[Choice]) -> None:
 
 
 def emitted(plan: RaceResult, kind: str, answer: str) -> str:
-    """Launch file of the winner, the answer above it as comments. UsageError for what the format cannot say."""
+    """Launch file of the winner, or of the best count so far, marked so; the answer above it as comments. UsageError where there is none,
+    and for what the format cannot say.
+    """
     import textwrap
 
     from sim.planning.emitters import KINDS
 
-    assert plan.winner is not None
-    choice = plan.choices[plan.winner.choice]
-    pools = choice.study_of(plan.winner.replicas).whole_fleet.pools
-    counts = choice.replicas(plan.winner.replicas)
+    if plan.best is None:
+        raise UsageError("--emit: no count was tried often enough to be started")
+    choice = plan.choices[plan.best.choice]
+    pools = choice.study_of(plan.best.replicas).whole_fleet.pools
+    counts = choice.replicas(plan.best.replicas)
     spot = sum(n for n, part in zip(counts, choice.parts, strict=True) if part.losses)
     counts = counts if len(pools) > 1 else [sum(counts)]
     servers = [
@@ -40,7 +44,8 @@ def emitted(plan: RaceResult, kind: str, answer: str) -> str:
         for pool, n in zip(pools, counts, strict=True)
     ]
     body, said = KINDS[kind](servers)
-    notes = [answer.removeprefix("=> "), *_notes(pools), *said]
+    undecided = [] if plan.winner else ["UNDECIDED: the plan ended before it was certain that this meets the SLO."]
+    notes = [*undecided, answer.removeprefix("=> "), *_notes(pools), *said]
     notes += [f"{spot} replicas are for spot capacity: nothing here puts them there."] if spot else []
     lines = [line for note in notes for line in textwrap.wrap(note, COMMENT, initial_indent="# ", subsequent_indent="# ")]
     return "".join(f"{line}\n" for line in lines) + body

@@ -18,6 +18,7 @@ from sim.planning.emit import check_emits
 from sim.planning.front import front_of, point_of
 from sim.planning.grid import MOST_CHOICES
 from sim.planning.highest_rate import LOWEST, TRIALS, offered_rate, sustained
+from sim.planning.plan_file import Trials, primed
 from sim.planning.race import Race, SearchProgress, search
 from sim.planning.spot import Spot
 from sim.planning.trials import Runner, once, runner
@@ -77,6 +78,7 @@ class Plan:
     within_s: float | None = None
     skipped: Mapping[str, str] = field(default_factory=dict)  # combinations that cannot be deployments, and why
     spot: Mapping[str, Spot] = field(default_factory=dict)  # by GPU: offers of replicas that are taken away now and then
+    known: Trials = field(default_factory=dict)  # trials of an earlier search of the same question
 
     def __post_init__(self) -> None:
         if self.reserve not in RESERVES:
@@ -135,6 +137,7 @@ class Plan:
         lasts = for_how_long(self.workload, self.for_s)
         with runner(choices, conditions, self.workers or os.cpu_count() or 1, self.for_s, self.within_s) as run:
             states = states_of(choices, conditions, self.most_gpus, self.for_s)
+            primed(states, choices, self.known)
             result, race = search(choices, conditions, run.trials, self.most_gpus, watching, states)
             answer = PlanAnswer(replace(result, lasts=lasts), result.ended, quick, skipped=skipped)
             try:

@@ -91,6 +91,13 @@ class CandidateState:
         """Whether it may be the answer."""
         return not self.why and self.same_as is None
 
+    def know(self, choice: int, count: int, trials: Sequence[Trial]) -> None:
+        """Trials of so many units that were run before."""
+        candidate = self.candidates.setdefault(count, Candidate(choice, count))
+        candidate.add(trials)
+        if candidate.chance.certain is False:
+            self.fails = max(self.fails, count)
+
     def bounds(self, stage: int, enough: int) -> tuple[int, int | None]:
         """The most units that do not do and the least that do, as far as the stage can tell."""
         low, high = self.fails, None
@@ -332,9 +339,14 @@ def search(
         if best is not None:
             race.settle(best)
     except (KeyboardInterrupt, OutOfTime) as reason:
-        plan = RaceResult(choices, conditions, known, best, "time is up" if isinstance(reason, OutOfTime) else "stopped")
-        tried = plan.candidates()  # the cheapest first
-        certain = [each for each in tried if each.chance.certain]
-        likely = sorted((each for each in tried if each.chance.low >= ENOUGH_TO_BUY), key=lambda each: -each.chance.low)
-        return replace(plan, best=next(iter(certain or likely), None)), race
+        return so_far(choices, conditions, known, "time is up" if isinstance(reason, OutOfTime) else "stopped"), race
     return RaceResult(choices, conditions, known, best), race
+
+
+def so_far(choices: Sequence[Choice], conditions: Sequence[Condition], states: Sequence[CandidateState], ended: str) -> RaceResult:
+    """What trials say that were not run to the end: the cheapest count that is certain, else the one with the highest lower bound."""
+    plan = RaceResult(choices, conditions, states, None, ended)
+    tried = plan.candidates()  # the cheapest first
+    certain = [each for each in tried if each.chance.certain]
+    likely = sorted((each for each in tried if each.chance.low >= ENOUGH_TO_BUY), key=lambda each: -each.chance.low)
+    return replace(plan, best=next(iter(certain or likely), None))

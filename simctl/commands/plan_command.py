@@ -5,31 +5,36 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from sim.errors import UsageError
+from sim.files import writable, write_text
 from simctl.options.plan_options import PARSER, SECTIONS
-from simctl.options.simulate_options import GoodputCommand
+from simctl.options.simulate_options import ARGUMENTS, GoodputCommand
 from simctl.text.layout import fill
 
 if TYPE_CHECKING:
     from sim.planning.answer import PlanAnswer
+    from simctl.scenario_files.plan_files import PlanFile
 
 INTERRUPTED = 130  # exit code, as shells have it of Ctrl-C
 AS_GIVEN = ("as_json", "within", "workers", "progress", "quick", "emit")  # beside a scenario, too
-FILES = click.Argument(["file"], type=click.Path(path_type=Path), metavar="[SCENARIO]...", required=False, nargs=-1)
+FILES = click.Argument(["file"], type=click.Path(path_type=Path), metavar="[SCENARIO|PLAN]...", required=False, nargs=-1)
+OUT = click.Option(["-o", "--out"], metavar="FILE", help="Also write the plan here, for plan, watch and report.")
+MORE_TIME = click.Option(["--more-time"], is_flag=True, help="Of a PLAN: go on with its trials, for --within more.")
 
 
-@click.command("plan", cls=GoodputCommand, sections=SECTIONS, params=[FILES, *PARSER.params])
-def command(file: Sequence[Path], **options: Any) -> None:
+@click.command("plan", cls=GoodputCommand, sections=SECTIONS, params=[FILES, *PARSER.params, OUT, MORE_TIME])
+def command(file: Sequence[Path], out: str | None, more_time: bool, **options: Any) -> None:
     """Find the cheapest deployment that meets an SLO.
 
     Tries every combination of the values given, each with as many replicas as it needs, and answers with the cheapest
     whose probability of meeting all conditions is at least 0.95. A trial draws its own rates and its own workload. All
     other options are those of `simctl simulate`. SCENARIO is a file with `command: plan` and these options; several, of other
-    models or tenants, are each planned by itself, and their costs added.
+    models or tenants, are each planned by itself, and their costs added. PLAN is what -o wrote: it is planned again, goes on
+    with --more-time, or with --emit alone is written as what starts it.
 
     \b
     Example:
@@ -38,10 +43,21 @@ def command(file: Sequence[Path], **options: Any) -> None:
     """
     from sim.planning.together import together
 
-    several = [_of_scenario(each, options) for each in file] or [options]
-    if len(several) > 1 and options["emit"]:
-        raise UsageError("--emit takes one scenario")
-    answers = [_answered(given) for given in several]
+    target = writable(out)
+    asked = [_of_file(each, options) for each in file] or [Asked(options, click.get_current_context().meta[ARGUMENTS])]
+    if len(asked) > 1 and (options["emit"] or out):
+        raise UsageError(f"{'--emit' if options['emit'] else '-o'} takes one scenario")
+    if more_time and not all(each.plan for each in asked):
+        raise UsageError("--more-time goes on with a plan: give the file that -o wrote")
+    if options["emit"] and asked[0].plan and not more_time:
+        _emit(asked[0])
+        return
+    answers = [_answered(each, more_time) for each in asked]
+    if target is not None:
+        from simctl.scenario_files.plan_files import plan_text
+
+        write_text(target, plan_text(answers[0], asked[0].arguments))
+        click.echo(f"wrote {target}", err=True)
     if options["as_json"]:
         import json
 
@@ -56,7 +72,28 @@ def command(file: Sequence[Path], **options: Any) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _answered(options: Mapping[str, Any]) -> PlanAnswer:
+class Asked(NamedTuple):
+    """Options of one plan, the same as words of the command line, and the plan file that they come from."""
+
+    options: Mapping[str, Any]
+    arguments: Sequence[str]
+    plan: PlanFile | None = None
+
+
+def _emit(asked: Asked) -> None:
+    """Print what starts the plan of a file, without a trial."""
+    from simctl.scenario_files.plan_files import known_of
+
+    assert asked.plan is not None
+    plan = known_of(asked.plan, asked.options)
+    from sim.planning.emit import emitted
+
+    click.echo(emitted(plan, asked.options["emit"], asked.plan.found["answer"]["conclusion"]), nl=False)
+    if plan.winner is None:
+        raise click.exceptions.Exit(1)
+
+
+def _answered(asked: Asked, more_time: bool) -> PlanAnswer:
     """The answer of one plan, printed unless all are to be JSON."""
     from sim.planning.words import for_how_long
     from sim.specs.precision import checkpoint_notes
@@ -64,8 +101,13 @@ def _answered(options: Mapping[str, Any]) -> PlanAnswer:
     from simctl.text.plan_progress import PlanProgress
     from simctl.text.plan_text import print_answer
 
+    options = asked.options
     watch, notes = PlanProgress(options["progress"]), dict[str, None]()
     question = plan_of(options)
+    if more_time and asked.plan:
+        from simctl.scenario_files.plan_files import gone_on
+
+        question = gone_on(question, asked.plan, asked.arguments)
     answer = question.answer(watch.of)
     watch.end()
     if options["num_prompts"] is not None and (lasts := for_how_long(question.workload, question.for_s)):
@@ -75,22 +117,30 @@ def _answered(options: Mapping[str, Any]) -> PlanAnswer:
         notes |= dict.fromkeys(checkpoint_notes(d.model, d.precision))
     for note in notes:
         click.echo(note, err=True)
-    if options["emit"] and answer.plan.winner is not None:
+    if options["emit"] and answer.plan.best is not None:
         click.echo(answer.emitted(options["emit"]), nl=False)
     elif not options["as_json"]:
         print_answer(answer)
     return answer
 
 
-def _of_scenario(file: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+def _of_file(file: Path, given: Mapping[str, Any]) -> Asked:
+    """What a scenario or a plan file asks, with the options AS_GIVEN."""
+    import shlex
+
     from click.core import ParameterSource
 
+    from simctl.scenario_files.plan_files import options_of_plan, plan_in
     from simctl.scenario_files.scenario import load_scenario
 
     source = click.get_current_context().get_parameter_source
     if changed := [name for name in given if source(name) == ParameterSource.COMMANDLINE and name not in AS_GIVEN]:
         raise UsageError(f"--{changed[0].replace('_', '-')} beside a scenario: put it into {file}")
+    kept = {name: given[name] for name in AS_GIVEN}
+    if (plan := plan_in(file)) is not None:
+        return Asked(options_of_plan(plan) | kept, plan.found["arguments"], plan)
     scenario = load_scenario(file)
     if scenario.command != "plan" or len(scenario.cells) != 1:
         raise UsageError(f"{file}: a plan needs 'command: plan' and no sweep; `simctl run` runs other scenarios")
-    return scenario.cells[0].options() | {name: given[name] for name in AS_GIVEN}
+    cell = scenario.cells[0]
+    return Asked(cell.options() | kept, shlex.split(cell.shell())[2:])

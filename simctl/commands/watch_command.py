@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -24,6 +25,7 @@ from simctl.watch.live import History, serve_history
 if TYPE_CHECKING:
     from ssl import SSLContext
 
+    from sim import Deployment
     from sim.twin.curve import LatencyCurve
 
 
@@ -34,6 +36,7 @@ SHORTEST_TOKEN = 16  # characters
 @click.argument("urls", nargs=-1, required=True, metavar="URL...")
 @deployment_options
 @limit_options
+@click.option("--plan", "plan_file", type=click.Path(exists=True, path_type=Path), help="Deployment and SLO of what plan -o wrote.")
 @click.option("--slo", "slos", multiple=True, help='What must hold, as "ttft:p95<2s tpot:p95<50ms". Without it nothing is forecast.')
 @click.option("--every", type=click.FloatRange(1, 3600), default=15.0, show_default=True, help="Seconds between scrapes.")
 @click.option("--horizon", type=click.FloatRange(1, 1440), default=20.0, show_default=True, help="Minutes to look ahead.")
@@ -65,7 +68,10 @@ def command(urls: tuple[str, ...], slos: tuple[str, ...], **options: Any) -> Non
     servers = [_checked(url, options["api_key_env"], options["headers"]) for url in urls]
     if len(set(urls)) < len(urls):
         raise UsageError("a URL is given twice")
-    twin = Twin([url for url, _ in servers], _curve_for(options), _conditions(slos), options["horizon"] * 60.0)
+    if options["gpu"] is None and options["plan_file"] is None:
+        raise UsageError("what serves there? give --gpu NAME, or --plan FILE")
+    deployment, slos, options = _planned(options, slos, len(urls)) if options["plan_file"] else (deployment_of(options), slos, options)
+    twin = Twin([url for url, _ in servers], _curve_for(deployment, options), _conditions(slos), options["horizon"] * 60.0)
     trace, history, page = writable(options["trace"]), History(), None
     bind, token, tls = _page_settings(options)
     if options["port"] is not None:
@@ -78,6 +84,9 @@ def command(urls: tuple[str, ...], slos: tuple[str, ...], **options: Any) -> Non
     finally:
         if page:
             page.shutdown()
+
+
+next(option for option in command.params if option.name == "gpu").required = False  # --plan says it, too
 
 
 def _page_settings(options: dict[str, Any]) -> tuple[str, str, SSLContext | None]:
@@ -103,9 +112,37 @@ def _page_settings(options: dict[str, Any]) -> tuple[str, str, SSLContext | None
     return bind, token, context
 
 
-def _curve_for(options: dict[str, Any]) -> Callable[[float, float], LatencyCurve]:
-    """Simulates a replica for lengths. The deployment is checked at once, its rates loaded when they are first needed."""
-    deployment, on = deployment_of(options), host_of(options)
+def _planned(options: dict[str, Any], slos: tuple[str, ...], servers: int) -> tuple[Deployment, tuple[str, ...], dict[str, Any]]:
+    """(deployment, SLO, options) of a plan file, an SLO of the command line before its own. UsageError for what is given twice, or no plan
+    of equal replicas.
+    """
+    from simctl.scenario_files.plan_files import known_of, options_of_plan, plan_in
+    from simctl.text.layout import fill
+
+    plan = plan_in(options["plan_file"])
+    if plan is None:
+        raise UsageError(f"{options['plan_file']}: no plan file; `simctl plan ... -o FILE` writes one")
+    if options["gpu"] is not None:
+        raise UsageError("--plan says what is served: leave out --gpu and what goes with it")
+    asked = options_of_plan(plan)
+    found = known_of(plan, asked)
+    if found.best is None:
+        raise UsageError(f"{plan.name}: names no count to watch; go on with it: simctl plan {plan.name} --more-time")
+    study = found.choices[found.best.choice].study_of(found.best.replicas)
+    if study.fleet is not None:
+        raise UsageError(f"{plan.name}: pools of two kinds; watch follows servers of one deployment")
+    if not slos:
+        slos = tuple(condition.text for condition in found.conditions if condition.figure not in ("failed", "good"))
+    said = f"{plan.name}: {found.best.replicas} replicas planned, {servers} watched. {plan.found['answer']['conclusion']}"
+    click.echo(fill(said), err=True)
+    taken = ("posterior", "host", "seed")
+    cv = options["random_length_cv"] or asked["random_length_cv"] or 0.0
+    return study.deployment, slos, options | {name: asked[name] for name in taken} | {"random_length_cv": cv}
+
+
+def _curve_for(deployment: Deployment, options: dict[str, Any]) -> Callable[[float, float], LatencyCurve]:
+    """Simulates a replica for lengths; its rates are loaded when they are first needed."""
+    on = host_of(options)
 
     def curve_for(prompt: float, output: float) -> LatencyCurve:
         from sim import RateSource

@@ -37,7 +37,7 @@ SECTIONS = {
                        "vary", "pools", "reserve", "for", "day", "most-gpus", "most-kw", "price"),
     **{title: tuple(name for name in names if name.replace("-", "_") not in (*LEFT_OUT, "goodput", "fleet"))
        for title, names in OF_SIMULATE.items()},
-    "Answer": ("emit", "quick", "within", "workers", "progress", "seed", "json"),
+    "Answer": ("emit", "quick", "within", "more-time", "workers", "progress", "seed", "out", "json"),
 }  # fmt: skip
 
 

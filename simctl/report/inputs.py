@@ -15,7 +15,7 @@ from simctl.report.page import ReportPart
 MOST_BYTES = 64 << 20  # of a text
 HDF = b"\x89HDF\r\n\x1a\n"
 KINDS = (
-    "simctl simulate --out, simctl plan --json, simctl validate --json, simctl calibrate -o, simctl what-if --map --json, "
+    "simctl simulate --out, simctl plan -o or --json, simctl validate --json, simctl calibrate -o, simctl what-if --map --json, "
     "simctl replicate --json or simctl sweep -o"
 )
 
@@ -60,6 +60,7 @@ def _of_binary(file: Path) -> ReportPart:
 
 
 def _of_text(file: Path) -> ReportPart:
+    from sim.planning.plan_file import MARK, checked
     from simctl.report import of_claims, of_plan, of_regime, of_validation
 
     text = text_of(file, MOST_BYTES)
@@ -69,6 +70,8 @@ def _of_text(file: Path) -> ReportPart:
         found: Any = json.loads(text)
     except (ValueError, RecursionError):
         raise UsageError(f"{file}: no result of ours; a report shows what these save: {KINDS}") from None
+    if isinstance(found, dict) and MARK in found:
+        found = checked(found, str(file))["answer"]
     if isinstance(found, dict) and {"slo", "choices", "winner"} <= found.keys():
         return of_plan.part_of(found)
     if isinstance(found, dict) and {"context_tokens", "batch", "speedup"} <= found.keys():

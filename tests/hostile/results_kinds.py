@@ -72,13 +72,15 @@ def printed(rng: random.Random, folder: Path) -> Action:
     """What a plan, a map, a replication or a validation printed, or a posterior, as the input of a report."""
     from tests.cli import run
 
-    name = rng.choice(("plan", "map", "claims", "scores", "validation"))
+    name = rng.choice(("plan", "plan file", "map", "claims", "scores", "validation"))
     path, text = folder / name, saved()[name].read_text()
     if name == "scores":
         path.write_bytes(damaged(rng, text.encode()))
     else:
         changed = as_json(altered(rng, json.loads(text)))
         path.write_bytes(changed if rng.random() < 0.8 else damaged(rng, changed))
+    if name == "plan file" and rng.random() < 0.5:
+        return lambda: run("plan", str(path), "--emit", "k8s")
     return lambda: run("report", str(path), "-o", str(folder / "report.html"))
 
 
@@ -158,7 +160,7 @@ def saved() -> dict[str, Path]:
         for place in range(4):
             found.put(place, made.figures(place))
     plan = ("plan", *load, "--slo", "ttft:p99<2s tpot:p95<60ms", "--workers", "1", "--json")
-    _written(folder / "plan", run(*plan).stdout)
+    _written(folder / "plan", run(*plan, "-o", str(folder / "plan file")).stdout)
     _written(folder / "map", run("what-if", "--ctx", "64K", "--map", "hbm", "--gpu", "H100", "--json").stdout)
     _written(folder / "claims", run("replicate", "gdn", "--json").stdout)
     scores = (Path(__file__).parents[2] / "docs/data/validate.csv").read_text().splitlines(keepends=True)

@@ -117,7 +117,8 @@ def test_pools_are_read_as_a_fleet(kind, roles, tmp_path):
 def test_a_split_by_length_is_read_back_with_its_threshold(kind, tmp_path):
     load = Workload.drawn(50, request_rate=4.0, input_len=3000, length_cv=1.0, output_len=64)
     choices, _ = Plan([Deployment.of("Llama-3.1-8B", "H100")], load, ("ttft:p99<2s",), pools=("split",)).choices()
-    plan = SimpleNamespace(winner=SimpleNamespace(choice=0, replicas=2), choices=choices)
+    found = SimpleNamespace(choice=0, replicas=2)
+    plan = SimpleNamespace(winner=found, best=found, choices=choices)
     path = tmp_path / "deployment.yaml"
     path.write_text(emitted(plan, kind, "=> two pools"))
     pools = choices[0].study_of(2).whole_fleet.pools
