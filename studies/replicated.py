@@ -9,6 +9,8 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import version
 
 from sim.files import write_text
 from studies.program import program
@@ -24,7 +26,8 @@ def answers() -> list[dict[str, object]]:
 def main(argv: Sequence[str]) -> int:
     """Work them out and write them. Returns the exit code."""
     found = answers()
-    write_text(argv[0], json.dumps(found, indent=1) + "\n")
+    packaged = {"date": datetime.now(UTC).date().isoformat(), "version": version("simctl"), "claims": found}
+    write_text(argv[0], json.dumps(packaged, indent=1) + "\n")
     print(f"wrote {argv[0]}: {len(found)} claims")
     return 0
 

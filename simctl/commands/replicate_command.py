@@ -36,7 +36,8 @@ def command(report: str, as_json: bool) -> None:
       simctl replicate all --json > claims.json
       simctl report claims.json -o claims.html
     """
-    found = [claim for claim in packaged() if report in (claim["report"], "all")]
+    answers = worked_out()
+    found = [claim for claim in answers["claims"] if report in (claim["report"], "all")]
     if as_json:
         click.echo(json.dumps(found, indent=1))
         return
@@ -48,9 +49,10 @@ def command(report: str, as_json: bool) -> None:
             click.echo(fill(line, first=" " * len(head), later=" " * len(head), whole=True))
     counts = Counter(claim["verdict"] for claim in found)
     click.echo(f"\n{len(found)} claims: " + ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS))
+    click.echo(f"worked out on {answers['date']} by simctl {answers['version']}")
 
 
-def packaged() -> list[dict[str, Any]]:
-    """The claims as `make rates` last worked them out (studies.replicated), in the order of the list."""
-    found: list[dict[str, Any]] = json.loads(package_path("scenarios", "data", "replicated.json").read_text(encoding="utf-8"))
+def worked_out() -> dict[str, Any]:
+    """`claims` as `make rates` last worked them out (studies.replicated), in the order of the list; their `date` and simctl's `version`."""
+    found: dict[str, Any] = json.loads(package_path("scenarios", "data", "replicated.json").read_text(encoding="utf-8"))
     return found

@@ -49,7 +49,20 @@ def test_it_is_small_and_holds_posteriors_and_grids_but_no_raw_runs(wheel: Path)
         "scenarios",
         "sim",
         "simctl",
+        "studies",
     }
+    assert {"studies/program.py", "studies/knees/__main__.py"} <= {name for name in names if name.startswith("studies/")}
+    assert not [name for name in names if name.startswith("studies/") and name.split("/")[1] not in ("__init__.py", "program.py", "knees")]
+
+
+@pytest.mark.slow
+def test_knees_run_from_it(wheel: Path, tmp_path: Path) -> None:
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    (tmp_path / "curve.csv").write_text("model,gpu,context_tokens,batch,step_s\nqwen2.5-7b,H100,512,1,0.01\nqwen2.5-7b,H100,512,2,0.02\n")
+    program = "import sys; sys.path.insert(0, '.'); from studies.knees.__main__ import main; sys.exit(main(['curve.csv']))"
+    result = subprocess.run([sys.executable, "-P", "-c", program], cwd=tmp_path, env={}, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "qwen2.5-7b" in result.stdout
 
 
 @pytest.mark.slow

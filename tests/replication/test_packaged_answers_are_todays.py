@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 import pytest
 
-from simctl.commands.replicate_command import NAMES, packaged
+from simctl.commands.replicate_command import NAMES, worked_out
 from studies.replication.reports import REPORTS, claims
 from tests.cli import run
 
@@ -14,7 +14,7 @@ QUICK = ("gdn",)  # of the tables alone; the others wait for a simulation
 
 @pytest.mark.parametrize("report", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in REPORTS])
 def test_a_report_is_answered_as_it_is_worked_out(report):
-    known = [rounded(claim) for claim in packaged() if claim["report"] == report]
+    known = [rounded(claim) for claim in worked_out()["claims"] if claim["report"] == report]
     assert known == [rounded({"report": report} | asdict(claim)) for claim in claims(report)]
 
 
@@ -25,6 +25,8 @@ def rounded(claim):
 
 def test_the_command_prints_every_packaged_claim():
     assert [*REPORTS, "all"] == list(NAMES)
-    assert json.loads(run("replicate", "all", "--json").stdout) == packaged()
+    assert json.loads(run("replicate", "all", "--json").stdout) == worked_out()["claims"]
     said = run("replicate", "gdn").stdout
-    assert said.splitlines()[-1].startswith(f"{sum(claim['report'] == 'gdn' for claim in packaged())} claims: ")
+    assert said.splitlines()[-1] == f"worked out on {worked_out()['date']} by simctl {worked_out()['version']}"
+    count = sum(claim["report"] == "gdn" for claim in worked_out()["claims"])
+    assert said.splitlines()[-2].startswith(f"{count} claims: ")
