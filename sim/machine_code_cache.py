@@ -103,7 +103,11 @@ def entries() -> list[Entry]:
     place = root()
     if place is None or not place.is_dir():
         return []
-    return sorted((_entry(each) for each in place.iterdir() if each.is_dir()), key=lambda entry: -entry.used_s)
+    found = []
+    for each in place.iterdir():
+        with suppress(FileNotFoundError):  # another process writes or removes it right now
+            found += [_entry(each)] if each.is_dir() else []
+    return sorted(found, key=lambda entry: -entry.used_s)
 
 
 def clear() -> None:

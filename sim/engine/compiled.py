@@ -69,14 +69,10 @@ _FLEET = (fleet_state, fleet_events, fleet_routes, fleet_moves, fleet_core)
 
 # nothing is allocated: no references are counted
 _HOW: dict[str, Any] = {"error_model": "numpy", "_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_PASSED = "columns by address"  # how machine code gets them (sim.engine.machine_columns): another way is another name in the cache
 _POLICY = PlainPolicy()
 _BLOCK = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
 _loaded: dict[str, Any] = {}  # by layout of the columns
-# Small functions that an iteration calls for every request: a call passes all columns, which takes longer than they do.
-INLINED = (
-    "share_at", "take_share", "give_share", "gives_later", "threshold_of", "blocks_of", "held_by", "note_wake", "pause", "running_of",
-    "decodes_of", "share_for", "is_done", "free_pages", "pages_needed", "begin_sending",
-)  # fmt: skip
 _tokens_so_far = [0]  # output tokens so far: a study of many small runs loads machine code as one long run does
 
 
@@ -124,12 +120,14 @@ def resolved(f: fleet_state.FleetCore, given: Given) -> Callable[..., int]:
     records, columns = [np.array(each) for each in _records(given)], list(_flat(f))
     layout = hashlib.sha256(str([f._fields, *((each.dtype.descr, each.ndim) for each in (*columns, *records))]).encode()).hexdigest()[:8]
     result, error = ctypes.c_int64(), ctypes.c_void_p()
-    words = [ctypes.addressof(result), ctypes.addressof(error), *(each for column in columns for each in _of_array(column))]
-    block = np.array([*words, *(each.ctypes.data for each in records)], dtype=np.int64)
+    assert all(each.flags.c_contiguous and each.ndim == 1 for each in columns)
+    words = np.array([word for each in columns for word in (each.ctypes.data, each.size)], dtype=np.int64)
+    arguments = ctypes.addressof(result), ctypes.addressof(error), words.ctypes.data, *(each.ctypes.data for each in records)
+    block = np.array(arguments, dtype=np.int64)
     if layout not in _loaded:
         _loaded[layout] = _from_cache(layout, len(block), lambda: _made(f, given))
     function, address = _loaded[layout], block.ctypes.data
-    keeps_alive = f, records, block, error, columns
+    keeps_alive = f, records, block, error, columns, words
 
     def serve(*_same: Any) -> int:
         if function(address):
@@ -139,17 +137,11 @@ def resolved(f: fleet_state.FleetCore, given: Given) -> Callable[..., int]:
     return serve
 
 
-def _of_array(column: Any) -> tuple[int, ...]:
-    """An array as numba passes it: who owns it (nobody), items, bytes of an item, address, shape, strides."""
-    assert column.flags.c_contiguous
-    return (0, 0, column.size, column.itemsize, column.ctypes.data, *column.shape, *column.strides)
-
-
 def _from_cache(layout: str, words: int, make: Callable[[], bytes]) -> Any:
     """The function of a layout: of its library or its object file, made where neither is cached; a cache that takes no file is passed over.
 
-    It is called with the address of its arguments, so many words: ctypes takes longer for two hundred arguments than an engine for a step.
-    A library linked of an object file loads without LLVM, the sooner by 40 ms.
+    It is called with the address of its arguments, so many words. A library linked of an object file loads without LLVM, the sooner by
+    40 ms.
     """
     folder = cache_directory()
     if folder is None:
@@ -225,6 +217,8 @@ def _made(f: fleet_state.FleetCore, given: Given) -> bytes:
     """Such a file's content, for columns of these types."""
     import numba
 
+    from sim.engine.machine_columns import Columns
+
     padding = _padding()
 
     def padding_of(tokens: float) -> float:
@@ -234,9 +228,8 @@ def _made(f: fleet_state.FleetCore, given: Given) -> bytes:
     for function in _compilable():
         names = function.__globals__
         space = names | {name: found[each] for name, each in names.items() if isinstance(each, FunctionType) and each in found}
-        how = _HOW | {"inline": "always"} if function.__name__ in INLINED else _HOW
-        found[function] = numba.njit(FunctionType(function.__code__, space, function.__name__, function.__defaults__), **how)
-    kinds = tuple(map(numba.typeof, (f, *_records(given))))
+        found[function] = numba.njit(FunctionType(function.__code__, space, function.__name__, function.__defaults__), **_HOW)
+    kinds = (Columns("Fleet", f), *map(numba.typeof, _records(given)))
     with _optimised_once():
         found[_whole_simulator].compile(kinds)
     made = found[_whole_simulator].overloads[kinds]
@@ -246,7 +239,7 @@ def _made(f: fleet_state.FleetCore, given: Given) -> bytes:
 
 @contextmanager
 def _optimised_once() -> Iterator[None]:
-    """Optimise and emit the whole once. numba does so for every function with all that it calls, which takes three times as long; where its
+    """Optimise and emit the whole once. numba does so for every function with all that it calls, which takes twice as long; where its
     parts have other names than here, it does.
     """
     from numba.core import codegen, cpu
@@ -352,7 +345,7 @@ def _machine() -> str:
 def cache_directory() -> Path | None:
     """Where machine code of these very sources is kept; None where this user has no home."""
     root = machine_code_cache.root()
-    digest = hashlib.sha256(f"{_machine()} {sys.version} {_HOW} {_padding().tobytes().hex()}".encode())
+    digest = hashlib.sha256(f"{_machine()} {sys.version} {_HOW} {_PASSED} {_padding().tobytes().hex()}".encode())
     for function in _compilable():
         digest.update(f"{function.__name__} {function.__defaults__} {_meaning(function)}".encode())
     return root and root / digest.hexdigest()[:16]
