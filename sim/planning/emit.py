@@ -59,6 +59,12 @@ def _notes(pools: Sequence[PoolSpec]) -> list[str]:
         notes.append(f"The front door sends prompts of up to {pools[0].max_prompt_tokens} tokens to the first pool, others to the second.")
     if any(pool.deployment.model.checkpoint is None and pool.deployment.precision.weights not in (*SIXTEEN, "fp8") for pool in pools):
         notes.append(f"Weights in {d.precision.weights}: name a checkpoint that has them.")
+    if d.router_options:
+        notes.append(
+            f"The plan's router has options of its own: {', '.join(f'{name}={value}' for name, value in d.router_options.items())}."
+        )
+    if d.limits.lora is not None:
+        notes.append("Adapters: add --lora-modules NAME=PATH for each, and put its files there.")
     if d.model.source and not re.search(r"[\w.-]+/[\w.-]+ on Hugging Face", d.model.source):
         notes.append(f"The plan's model is {d.model.source}: put its repository in the place of {d.model.name}.")
     return notes

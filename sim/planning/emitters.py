@@ -8,9 +8,11 @@ from typing import Any
 
 from sim.errors import UsageError
 from sim.planning.kubernetes import IMAGE, dynamo, kserve, kubernetes, llm_d
-from sim.planning.router_args import router_arguments, router_command
-from sim.planning.servers import PORT, Server, one_node, prefills, settings, yaml_documents
+from sim.planning.router_args import ROUTER_IMAGE, router_arguments, router_command
+from sim.planning.servers import PORT, Server, one_node, prefills, settings, startup_s, yaml_documents
 
+RESTART = "unless-stopped"
+HEALTHY = ["CMD", "python3", "-c", f"import urllib.request as r; r.urlopen('http://localhost:{PORT}/health', timeout=4)"]
 Written = tuple[str, list[str]]
 RAY_NAMES = ("V100", "T4", "L4", "L40S", "A100-40G", "A100-80G", "H100", "H200", "H20", "B200", "B300", "GB200", "GB300")
 
@@ -20,6 +22,7 @@ def commands(servers: Sequence[Server]) -> Written:
     lines = []
     for server in servers:
         lines.append(f"# {server.name}: {server.replicas} of these, each on {server.deployment.placed}")
+        lines += [f"# {name}: {value}" for name, value in server.labels.items()]
         lines.append(f"vllm serve {shlex.join(server.arguments)} --port {PORT}")
     urls = {server.name: [f"http://{server.name}-{i}:{PORT}" for i in range(server.replicas)] for server in servers}
     said: list[str] = []
@@ -48,6 +51,8 @@ def compose(servers: Sequence[Server]) -> Written:
                 "command": [*server.arguments, "--port", str(PORT)],
                 "environment": {"HF_TOKEN": "${HF_TOKEN:-}", **({"VLLM_NIXL_SIDE_CHANNEL_HOST": name} if server.role != "serve" else {})},
                 "ipc": "host",
+                "restart": RESTART,
+                "healthcheck": {"test": HEALTHY, "interval": "10s", "timeout": "5s", "start_period": f"{startup_s(server)}s"},
                 "volumes": ["weights:/root/.cache/huggingface"],
                 "labels": {"simctl/gpu": server.deployment.gpu.name, "simctl/role": server.role, **server.labels},
                 "deploy": {"resources": {"reservations": {"devices": [devices]}}},
@@ -57,8 +62,8 @@ def compose(servers: Sequence[Server]) -> Written:
     said = ["Gated weights need HF_TOKEN in the environment."]
     if prefills(servers) or len(services) > 1 == len(servers):
         arguments, more = router_arguments(servers, urls)
-        front = {"image": "python:3.12-slim", "command": router_command(arguments), "ports": [f"{PORT}:{PORT}"]}
-        services["router"] = front | {"depends_on": list(services)}
+        front = {"image": ROUTER_IMAGE, "command": router_command(arguments), "ports": [f"{PORT}:{PORT}"], "restart": RESTART}
+        services["router"] = front | {"depends_on": {name: {"condition": "service_healthy"} for name in services}}
         said += more
     else:
         for i, server in enumerate(servers):

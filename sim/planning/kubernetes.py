@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from sim.engine.versions import NEWEST
-from sim.planning.router_args import router_arguments, router_command
-from sim.planning.servers import PORT, Server, one_node, prefills, storage_gib, yaml_documents
+from sim.planning.router_args import ROUTER_IMAGE, router_arguments, router_command
+from sim.planning.servers import PORT, Server, one_node, prefills, startup_s, storage_gib, yaml_documents
 
 IMAGE = f"vllm/vllm-openai:v{NEWEST}.0"
 DYNAMO_IMAGE = "nvcr.io/nvidia/ai-dynamo/vllm-runtime:1.6.1"
 SIDECAR_IMAGE = "ghcr.io/llm-d/llm-d-routing-sidecar:v0.4.0"
 SECRET = "hf-token"
 TOKEN_NOTE = f"Gated weights: kubectl create secret generic {SECRET} --from-literal=HF_TOKEN=..."
+HEALTHY = {"httpGet": {"path": "/health", "port": "http"}}
+PERIOD_S = 10
 CACHE = "/root/.cache/huggingface"
 DYNAMO_MODES = {"round-robin": "round-robin", "random": "random", "power-of-two": "power-of-two", "least-requests": "least-loaded"}
 PREFIX_AWARE = ("prefix-affinity", "lmetric", "unified")
@@ -45,7 +47,9 @@ def _pod(server: Server, command: list[str], args: list[str], name: str = "vllm"
         "args": args,
         "env": [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": SECRET, "key": "HF_TOKEN", "optional": True}}}],
         "ports": [{"containerPort": PORT, "name": "http"}],
-        "readinessProbe": {"httpGet": {"path": "/health", "port": "http"}, "periodSeconds": 5},
+        "startupProbe": {**HEALTHY, "periodSeconds": PERIOD_S, "failureThreshold": startup_s(server) // PERIOD_S},
+        "livenessProbe": {**HEALTHY, "periodSeconds": PERIOD_S, "timeoutSeconds": 5, "failureThreshold": 6},
+        "readinessProbe": {**HEALTHY, "periodSeconds": 5},
         "resources": {"limits": gpus, "requests": gpus},
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}, {"name": "weights", "mountPath": CACHE}],
     }
@@ -102,7 +106,8 @@ def _service(server: Server) -> dict[str, Any]:
 def _router(arguments: list[str]) -> list[dict[str, Any]]:
     name = "simctl-router"
     labels, ports = {"app": name}, [{"containerPort": PORT, "name": "http"}]
-    container = {"name": "router", "image": "python:3.12-slim", "command": router_command(arguments), "ports": ports}
+    container: dict[str, Any] = {"name": "router", "image": ROUTER_IMAGE, "command": router_command(arguments), "ports": ports}
+    container |= {"readinessProbe": {**HEALTHY, "periodSeconds": 5}}
     service = {"selector": labels, "ports": [{"name": "http", "port": 80, "targetPort": "http"}]}
     deployment = _object("apps/v1", "Deployment", name, _replicas(1, labels, {"containers": [container]}), labels=labels)
     return [deployment, _object("v1", "Service", name, service)]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from sim.planning.servers import PORT, Server
+from sim.planning.servers import PORT, Server, startup_s
 
 RELEASE = "vllm-router==0.1.17"
+ROUTER_IMAGE = "python:3.12.11-slim-bookworm"
 POLICIES = {
     "round-robin": "round_robin",
     "random": "random",
@@ -22,7 +23,8 @@ def router_arguments(servers: Sequence[Server], urls: Mapping[str, Sequence[str]
     router = servers[0].deployment.router
     policy = POLICIES.get(router) or NEAREST.get(router, "power_of_two")
     said = [] if router in POLICIES else [f"vllm-router has no {router}: {policy} is its nearest, and has other latencies."]
-    found = ["--host", "0.0.0.0", "--port", str(PORT), "--policy", policy]
+    patience_s = max(startup_s(server) for server in servers)
+    found = ["--host", "0.0.0.0", "--port", str(PORT), "--policy", policy, "--worker-startup-timeout-secs", str(patience_s)]
     if any(server.role == "prefill" for server in servers):
         found.append("--vllm-pd-disaggregation")
         for server in servers:

@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING, Any
 from sim.deployment.memory import resident_weight_bytes
 from sim.errors import UsageError
 from sim.specs.linear_kernels import AUTO
+from sim.specs.stored import stored
 
 if TYPE_CHECKING:
     from sim.study.deployment import Deployment
     from sim.study.fleet_spec import PoolSpec
 
 PORT = 8000
+DEFAULT_ROUTER = "round-robin"
+SIXTEEN_BYTES = 2.0
+DOWNLOAD_BYTES_PER_S, LOADING_S = 50e6, 1800
 SIXTEEN = {"bf16": "bfloat16", "fp16": "float16"}
 NIXL = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}  # KV from prefill to decode replicas
 
@@ -35,7 +39,9 @@ class Server:
     @property
     def labels(self) -> dict[str, str]:
         """What formats have no field for and simctl reads back, beside the GPU."""
-        return {} if self.max_prompt_tokens is None else {"simctl/max-prompt-tokens": str(self.max_prompt_tokens)}
+        router = self.deployment.router
+        found = {} if self.max_prompt_tokens is None else {"simctl/max-prompt-tokens": str(self.max_prompt_tokens)}
+        return found | ({} if router == DEFAULT_ROUTER else {"simctl/router": router})
 
     @property
     def model(self) -> str:
@@ -117,10 +123,21 @@ def prefills(servers: Sequence[Server]) -> bool:
     return any(server.role == "prefill" for server in servers)
 
 
+def download_bytes(d: Deployment) -> float:
+    """Bytes of the checkpoint on disk: as it stores its weights, else 16 bits each, whatever they are quantised to while loading."""
+    if stored(d.model, d.precision.weights) is not None:
+        return resident_weight_bytes(d.model, d.precision)
+    return d.model.resident_bytes(SIXTEEN_BYTES)
+
+
 def storage_gib(server: Server) -> int:
     """GiB of disk for the weights, with room for the files beside them."""
-    d = server.deployment
-    return int(1.2 * resident_weight_bytes(d.model, d.precision) / 2**30) + 10
+    return int(1.2 * download_bytes(server.deployment) / 2**30) + 10
+
+
+def startup_s(server: Server) -> int:
+    """Seconds that a server may take to its first answer: a slow download, then loading, compiling and capturing graphs."""
+    return int(download_bytes(server.deployment) / DOWNLOAD_BYTES_PER_S) + LOADING_S
 
 
 def yaml_documents(documents: Sequence[dict[str, Any]]) -> str:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sim.cluster.router import ROUTERS
 from sim.engine.other_flags import SILENT
 from sim.engine.registry import NOT_SIMULATED
 from sim.engine.server_flags import FLAGS, read_flag, split_flags
@@ -52,6 +53,7 @@ MOST_COPIES = 1024
 SETS = "a .env beside the file may set it"
 LMCACHE_GB = 5.0  # host memory of a rank, where no setting gives it
 # How a proxy in front is set to route -> our routers
+PLANNED = re.compile(r"simctl/router[\"']?:\s*[\"']?([a-z-]+)")  # what a plan was made with
 FRONTS = (
     (r"vllm-router\b.*\s--policy[\s']+(\w+)", {"random": "random", "power_of_two": "power-of-two", "cache_aware": "prefix-affinity"}),
     (r"--router-mode['\s-]+([\w-]+)", {"random": "random", "power-of-two": "power-of-two", "least-loaded": "least-requests"}),
@@ -136,6 +138,8 @@ def _with_config(path: Path, words: list[str]) -> list[str]:
 
 def front_of(text: str) -> str | None:
     """Our router for how a proxy in this text is set to route; None where it says nothing, or what we take anyway."""
+    if (planned := PLANNED.search(text)) and planned[1] in ROUTERS:
+        return planned[1]
     fronts = ((re.search(pattern, text), names) for pattern, names in FRONTS)
     return next((names[front[1]] for front, names in fronts if front and front[1] in names), None)
 

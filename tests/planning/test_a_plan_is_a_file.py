@@ -85,7 +85,7 @@ def test_a_plan_is_watched(whole):
         done = run("watch", url, "--plan", str(whole), "--every", "1", "--for", "1.5", "--json")
     assert done.code == 0, done.stderr
     assert f"{planned} replicas planned, 1 watched." in " ".join(done.stderr.split())
-    assert json.loads(done.stdout.splitlines()[-1])["forecast"]["condition"] in ("ttft:p90<2s", "tpot:mean<60ms")
+    assert json.loads(done.stdout.splitlines()[-1])["servers_up"] == 1
 
 
 def other_version(found):

@@ -98,6 +98,23 @@ def test_pods_inside_of_other_kinds_are_kubernetes_own(kind, pools):
     assert sorted(part["replicas"] for part in found) == sorted(plan.choices[plan.winner.choice].replicas(2))
 
 
+@pytest.mark.parametrize("kind", ["k8s", "llm-d", "kserve"])
+def test_servers_get_the_time_that_a_download_takes(kind):
+    """16 GB at 50 MB/s, and half an hour to load; a plain probe would kill the server before."""
+    text = emitted(plan_of("one"), kind, "")
+    assert [int(each) for each in re.findall(r"failureThreshold: (\d+)", text)] == [(1800 + 16_060_522_496 // 50_000_000) // 10, 6]
+
+
+def test_one_host_waits_for_its_servers_and_starts_them_again():
+    services = yaml.safe_load(emitted(plan_of("one"), "compose", ""))["services"]
+    assert {each["restart"] for each in services.values()} == {"unless-stopped"}
+    servers = services.keys() - {"router"}
+    assert services["router"]["depends_on"] == {name: {"condition": "service_healthy"} for name in servers}
+    assert all(services[name]["healthcheck"]["start_period"] == f"{1800 + 16_060_522_496 // 50_000_000}s" for name in servers)
+    words = services["router"]["command"][-1].split()
+    assert int(words[words.index("--worker-startup-timeout-secs") + 1]) > 1800
+
+
 def test_a_field_that_there_is_not_is_refused_by_the_schema():
     document = documents_of(plan_of("one"), "k8s")[0]
     document["spec"]["replica"] = 2

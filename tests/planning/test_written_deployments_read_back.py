@@ -6,11 +6,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sim.cluster.router import ROUTERS
 from sim.errors import UsageError
 from sim.planning.emit import emitted
 from sim.planning.emitters import KINDS
 from sim.planning.question import Plan
-from sim.planning.servers import Server, serve_arguments
+from sim.planning.servers import Server, serve_arguments, storage_gib
 from sim.specs.gpus import get_gpu
 from sim.specs.parallel import Parallel
 from sim.specs.topology import default_topology, with_node
@@ -80,6 +81,14 @@ def test_the_command_offers_every_format():
     assert tuple(KINDS) == EMITS
 
 
+@pytest.mark.parametrize(("model", "dtype", "stored_bytes"), [("Llama-3.1-70B", "fp8", 141e9), ("DeepSeek-V3", None, 688e9)])
+def test_the_disk_holds_the_checkpoint_that_is_downloaded(model, dtype, stored_bytes):
+    """What is quantised while loading is stored in 16 bits; by the files on Hugging Face, 141.1 GB and 688.6 GB."""
+    d = Deployment.of(model, "H200", tp=8, dtype=dtype)
+    server = Server("vllm", "serve", 1, d, serve_arguments(PoolSpec(d)))
+    assert stored_bytes < storage_gib(server) * 2**30 < 1.4 * stored_bytes
+
+
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "vllm"])
 def test_a_replica_of_two_nodes_is_refused(kind):
     """No node has the 16 GPUs that a pod of it would ask for."""
@@ -130,7 +139,7 @@ def test_a_split_by_length_is_read_back_with_its_threshold(kind, tmp_path):
     found.check_used(load.trace)
 
 
-@pytest.mark.parametrize("kind", ["vllm", "compose", "k8s", "dynamo"])
-@pytest.mark.parametrize("router", ["round-robin", "random", "power-of-two"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("router", ROUTERS)
 def test_the_router_is_read_back(kind, router, tmp_path):
     assert read_back(kind, server_of(2, gpu="H100", router=router), tmp_path / "deployment").router == router
