@@ -158,6 +158,11 @@ class Runner:
         self._spent_s = 0.0
         self._pool: ProcessPoolExecutor | None = None
 
+    @property
+    def spent_s(self) -> float:
+        """CPU seconds so far."""
+        return self._budget.spent_s
+
     def trials(self, choice: int, count: int, trials: Iterable[int], factor: float = 1.0) -> list[Trial]:
         """Trials, in order; requests come `factor` times as fast."""
         found: list[Trial] = self._each(Here.one, [(choice, count, trial, factor) for trial in trials])

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from simctl.scenario_files.plan_files import PlanFile
 
 INTERRUPTED = 130  # exit code, as shells have it of Ctrl-C
-AS_GIVEN = ("as_json", "within", "workers", "progress", "quick", "emit")  # beside a scenario, too
+AS_GIVEN = ("as_json", "within", "workers", "progress", "quick", "emit", "compare", "plot")  # beside a scenario, too
+NOT_COMPARED = ("emit", "quick", "day")
 FILES = click.Argument(["file"], type=click.Path(path_type=Path), metavar="[SCENARIO|PLAN]...", required=False, nargs=-1)
 OUT = click.Option(["-o", "--out"], metavar="FILE", help="Also write the plan here, for plan, watch and report.")
 MORE_TIME = click.Option(["--more-time"], is_flag=True, help="Of a PLAN: go on with its trials, for --within more.")
@@ -37,9 +38,11 @@ def command(file: Sequence[Path], out: str | None, more_time: bool, **options: A
     with --more-time, or with --emit alone is written as what starts it.
 
     \b
-    Example:
+    Examples:
       simctl plan --gpu H100,L40S --model Llama-3.1-8B --request-rate 20 \\
           --num-prompts 800 --slo "ttft:p99<500ms tpot:p95<40ms"
+      simctl plan --gpu H100,L40S --compare --model Llama-3.1-8B \\
+          --users 200 --think-time 30s --slo "ttft:p95<1s tpot:p95<50ms"
     """
     from sim.planning.together import together
 
@@ -52,6 +55,13 @@ def command(file: Sequence[Path], out: str | None, more_time: bool, **options: A
     if options["emit"] and asked[0].plan and not more_time:
         _emit(asked[0])
         return
+    if options["compare"]:
+        if len(asked) > 1 or out or more_time:
+            raise UsageError("--compare takes one scenario, without -o and --more-time")
+        _compare(asked[0].options)
+        return
+    if options["plot"]:
+        raise UsageError("--plot draws cards side by side: give --compare")
     answers = [_answered(each, more_time) for each in asked]
     if target is not None:
         from simctl.scenario_files.plan_files import plan_text
@@ -90,6 +100,30 @@ def _emit(asked: Asked) -> None:
 
     click.echo(emitted(plan, asked.options["emit"], asked.plan.found["answer"]["conclusion"]), nl=False)
     if plan.winner is None:
+        raise click.exceptions.Exit(1)
+
+
+def _compare(options: Mapping[str, Any]) -> None:
+    """Print cards side by side."""
+    from sim.planning.compare import compared
+    from simctl.from_options.questions import plan_of
+    from simctl.text.compare_text import print_compared
+    from simctl.text.plan_progress import PlanProgress
+
+    if stray := next((name for name in NOT_COMPARED if options[name]), None):
+        raise UsageError(f"--{stray} is of the cheapest deployment alone: leave out --compare")
+    plot, watch = writable(options["plot"]), PlanProgress(options["progress"])
+    found = compared(plan_of(options), watch.of)
+    watch.end()
+    print_compared(found, options["as_json"])
+    if plot:
+        from simctl.plots.compare_plot import plot_compared
+
+        plot_compared(found.to_dict(), plot)
+        click.echo(f"wrote {plot}", err=True)
+    if found.ended == "stopped":
+        raise click.exceptions.Exit(INTERRUPTED)
+    if found.cheapest is None:
         raise click.exceptions.Exit(1)
 
 

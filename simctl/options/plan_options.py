@@ -37,7 +37,7 @@ SECTIONS = {
                        "vary", "pools", "reserve", "for", "day", "most-gpus", "most-kw", "price"),
     **{title: tuple(name for name in names if name.replace("-", "_") not in (*LEFT_OUT, "goodput", "fleet"))
        for title, names in OF_SIMULATE.items()},
-    "Answer": ("emit", "quick", "within", "more-time", "workers", "progress", "seed", "out", "json"),
+    "Answer": ("compare", "plot", "emit", "quick", "within", "more-time", "workers", "progress", "seed", "out", "json"),
 }  # fmt: skip
 
 
@@ -104,6 +104,8 @@ SECTIONS = {
         metavar="N|ADDRESS",
         help="Processes, or the Dask scheduler at tcp://HOST:PORT or tls://HOST:PORT. [default: one per core]",
     ),
+    click.option("--compare", is_flag=True, help="Each GPU's own cheapest deployment, side by side, instead of the cheapest of all."),
+    click.option("--plot", type=click.Path(), metavar="FILE", help="Of --compare: draw tok/s per GPU over tok/s per user (PNG, SVG, PDF)."),
     click.option("--emit", type=click.Choice(EMITS), help="Print what starts the winner instead: commands or a file of that kind."),
     click.option("--quick", is_flag=True, help="Only the cheapest: not what more money buys, the highest rate, what to measure."),
     click.option(

@@ -61,7 +61,7 @@ def _of_binary(file: Path) -> ReportPart:
 
 def _of_text(file: Path) -> ReportPart:
     from sim.planning.plan_file import MARK, checked
-    from simctl.report import of_claims, of_plan, of_regime, of_validation
+    from simctl.report import of_claims, of_compare, of_plan, of_regime, of_validation
 
     text = text_of(file, MOST_BYTES)
     if text.startswith(of_validation.CSV_HEAD):
@@ -74,6 +74,8 @@ def _of_text(file: Path) -> ReportPart:
         found = checked(found, str(file))["answer"]
     if isinstance(found, dict) and {"slo", "choices", "winner"} <= found.keys():
         return of_plan.part_of(found)
+    if isinstance(found, dict) and {"slo", "cards", "cheapest"} <= found.keys():
+        return of_compare.part_of(found)
     if isinstance(found, dict) and {"context_tokens", "batch", "speedup"} <= found.keys():
         return of_regime.part_of(found)
     if isinstance(found, list) and found and all(isinstance(each, dict) for each in found):
