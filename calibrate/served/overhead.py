@@ -5,7 +5,8 @@ Rates learnt in process show all host work. What serving hides of it and adds, i
     c0, shown     fixed cost as served, share of the per-sequence cost that shows: linear in the ladder's windows, solved draw by draw;
                   without a ladder c0 closes the low load's median TPOT, and what shows follows from the schedule
     launch        the host's time to launch an iteration without CUDA graph, over the grids' (calibrate.served.launches)
-    request_s     closes the median TTFT; what requests share of it and the times per prompt token and token sent are those of other servers
+    token_s       time per token sent, by the gaps inside the iterations of these loads (calibrate.served.sending)
+    request_s     closes the median TTFT; what requests share of it and the time per prompt token are those of other servers
     noise         of single requests about their replay, and what a run's requests have in common
 """
 
@@ -22,6 +23,7 @@ from scipy.special import ndtri
 from calibrate.served.launches import HOSTS_SD, launch_factor
 from calibrate.served.replay import METRICS, replay
 from calibrate.served.runs import Experiment, ServedRun
+from calibrate.served.sending import token_time_s
 from sim.cost.batch import decode_batch
 from sim.cost.coefficients import coefficients
 from sim.cost.rates import RateDraws, Rates
@@ -54,8 +56,9 @@ HOSTS_HIDDEN_SD_S = 0.04e-3  # of the fixed cost that another host hides: four h
 # engine, 0.43 after it, where the first step of detokenizing reads the whole prompt; 0.90 in all. SGLang does not read it again: half of
 # what parsing and checking take by themselves.
 PROMPT_TOKEN_S = {"vllm": 0.45e-6, "sglang": 0.07e-6}
-# Its own time per request but for that (five servers' prompts of 1,024 tokens: 1.5, 1.9, 2.0, 2.7 and 3.1 ms in all) and per token sent.
-SERIAL_S, TOKEN_S = 1.3e-3, 35e-6
+# Its own time per request but for that (five servers' prompts of 1,024 tokens: 1.5, 1.9, 2.0, 2.7 and 3.1 ms in all), and per token sent
+# where no token times show it: median of 12 servers (42 to 86 us).
+SERIAL_S, TOKEN_S = 1.3e-3, 67e-6
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,8 @@ def fit_overhead(run: ServedRun, in_process: RateDraws, low: Sequence[Experiment
     rates = scaled(rates, PARTLY_EXPOSED, exposed_share, at_draws, f"{100 * exposed_share:.0f} % of it shows when served")
     work = hidden_work(in_process.point, rates.point)
     source = Provenance(Origin.SERVED, f"fitted to {low[0].name}", run.gpu.name)
-    host = HostRates(0.0, PROMPT_TOKEN_S.get(run.limits.engine, 0.0), serial_s=SERIAL_S, source=source, token_s=TOKEN_S, work=work)
+    prompt_token_s, token_s = PROMPT_TOKEN_S.get(run.limits.engine, 0.0), token_time_s((*low, *rungs), TOKEN_S)
+    host = HostRates(0.0, prompt_token_s, serial_s=SERIAL_S, source=source, token_s=token_s, work=work)
     launch, launch_sd = launch_factor(low, launching_s(run, in_process.point), work) if overlaps else (1.0, 0.0)
     if run.tp > 1 and (others := packaged_overhead((run.gpu.name, run.name), run.limits.engine)) is not None:
         launch, launch_sd = others.launch, others.launch_sd  # each GPU's worker launches in a process of its own: tokens do not wait for it

@@ -271,13 +271,13 @@ def tell(f: FleetCore, i: int, s: EngineRow) -> None:
                     first_token(f, token.request)
 
 
-def after_s(f: FleetCore, place: int, fresh: int) -> float:
+def after_s(f: FleetCore, place: float, fresh: int) -> float:
     """HostRates.after_s of the API servers."""
     return f.x[on.RESPONSE_S] + place * f.x[on.TOKEN_S] + fresh * f.x[on.PROMPT_TOKEN_S]
 
 
-def finished(f: FleetCore, call: int, place: int) -> None:
-    """The last token, at this place of its iteration, is on its way to the client."""
+def finished(f: FleetCore, call: int, place: float) -> None:
+    """The last token, with so many before it at the API server, is on its way to the client."""
     f.loads[f.calls[call * on.CALL + on.REPLICA] * on.LOAD + on.INSIDE] -= 1
     request = f.core.requests[call]
     first_s = after_s(f, request.first_place, request.fresh)

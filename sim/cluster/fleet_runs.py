@@ -147,7 +147,8 @@ def _state(
         calls[:, (on.DRAW, on.NEXT_DRAW)] = _draws(router, replicas, options, count)
     arrival_s = np.array(trace.arrival_s, dtype=np.float64)
     rank(q, trace, config)
-    core = make_core(config, steps, q, names, replicas=replicas, keep=keep, arrays=arrays)
+    token_ticks = to_ticks(host.token_s)
+    core = make_core(config, steps, q, names, replicas=replicas, keep=keep, arrays=arrays, token_ticks=token_ticks)
     c = np.zeros(on.COUNTS, dtype=np.int64)
     c[[on.CALLS, on.REPLICAS, on.POLICY, on.BLOCK]] = count, replicas, on.ROUTES[router], config.block_size
     c[[on.DISPATCH, on.WINDOW]] = to_ticks(settings.get("dispatch_s", 0.0)), to_ticks(settings.get("reserve_s", 0.0))

@@ -70,7 +70,7 @@ class PrefillToDecode:
         request.output_tokens = self._output_tokens.pop(request, request.output_tokens)
         request.hands_over = False
 
-    def prefilled(self, request: Request, replica: Replica, place: int) -> None:
+    def prefilled(self, request: Request, replica: Replica, place: float) -> None:
         """The prompt is computed, and its KV stays until the decode replica has it. The token sampled here is not used."""
         fleet, running = self._fleet, self._fleet.pool_of(replica)
         fleet.tell_router(request, replica)

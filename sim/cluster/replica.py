@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Protocol
 
 from sim.cluster.clock import Clock
+from sim.cost.api_server import SendQueue
 from sim.engine.interface import Cancels, Request, Scheduler, ShowsCache, StepCost
 from sim.engine.loop import Step, Wait, engine_loop
 from sim.errors import SimctlError, UsageError
@@ -21,8 +22,8 @@ from sim.ticks import DECISION
 
 MOST_FRUITLESS = 1000  # iterations in a row, beside those that unfinished requests have tokens for
 
-Finish = Callable[[Request, int], None]
-"""Called with a request that an engine has finished, and which of its iteration's tokens was its last (0 the first)."""
+Finish = Callable[[Request, float], None]
+"""Called with a request that an engine has finished, and how many tokens were before its last one at the API server."""
 
 
 class Engine(Protocol):
@@ -72,15 +73,17 @@ class SteppedEngine:
 
     def run(self, log: RunLog, replica: int, finish: Finish, now: int) -> Generator[Wait, int, None]:
         fruitless = 0  # iterations in a row without a token for anybody
+        queue = SendQueue(log.token_ticks[replica])
 
         def collect(step: Step, now: int) -> None:
             nonlocal fruitless
             outcome = self.scheduler.complete(step.iteration)
-            places = outcome.last_places()
+            ahead = queue.ahead(now, len(outcome.sampled))
+            places = [ahead + place for place in outcome.last_places()]
             fruitless = 0 if outcome.sampled else fruitless + 1
             if fruitless > 2 * self._outstanding_tokens + MOST_FRUITLESS:
                 raise SimctlError(f"the scheduler does not finish: {fruitless} iterations in a row, and none gave a request a token")
-            log.iteration(replica, step, now, outcome, places)
+            log.iteration(replica, step, now, outcome, ahead, places)
             for request, place in zip(outcome.finished, places, strict=True):
                 self._outstanding_tokens -= request.prompt_tokens + request.output_tokens
                 finish(request, place)

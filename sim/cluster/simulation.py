@@ -79,8 +79,8 @@ def simulate_pools(
     if max_concurrency is not None and max_concurrency < 1:
         raise UsageError(f"max concurrency must be at least 1, got {max_concurrency}")
     clock = clock or SimpyClock()
-    after_s = [pool.host.after_s for pool in pools for _ in pool.engines]
-    log = RunLog(pools[0].engines[0].terms, len(after_s), keep_iterations=keep_iterations, after_s=after_s)
+    hosts = [pool.host for pool in pools for _ in pool.engines]
+    log = RunLog(pools[0].engines[0].terms, len(hosts), keep_iterations=keep_iterations, hosts=hosts)
     clients = Clients(clock, source, log, max_concurrency, admission, retries)
     clients.fleet = fleet = RunningFleet(clock, log, pools, clients, network, loses, store, encoders)
     clients.on_progress = on_progress

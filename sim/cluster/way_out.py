@@ -16,8 +16,8 @@ class WayOut:
     def __init__(self, fleet: FleetParts, way_in: WayIn, handover: PrefillToDecode) -> None:
         self._fleet, self._way_in, self._handover = fleet, way_in, handover
 
-    def engine_finished(self, replica: Replica, request: Request, place: int) -> None:
-        """Its client hears of it when the last token, at this place of its iteration, has come through."""
+    def engine_finished(self, replica: Replica, request: Request, place: float) -> None:
+        """Its client hears of it when the last token, with so many before it at the API server, has come through."""
         if request.hands_over:
             self._handover.prefilled(request, replica, place)
             return

@@ -1,4 +1,4 @@
-"""The API server as a processor that its requests share."""
+"""The API server: a processor that its requests share, and a queue in front of every token's delivery."""
 
 from __future__ import annotations
 
@@ -44,6 +44,20 @@ class SharedServer:
         else:
             self._given = 0.0
         self._since = now
+
+
+class SendQueue:
+    """Tokens that the API server passes on one after another, each in `token_ticks`; an engine goes on meanwhile."""
+
+    def __init__(self, token_ticks: int) -> None:
+        self._token_ticks = token_ticks
+        self._through = 0  # when it has passed on all that it has
+
+    def ahead(self, now: int, tokens: int) -> float:
+        """Tokens, and parts of one, before those of an iteration that sends so many now (ticks, never earlier than before)."""
+        waits = max(self._through - now, 0)
+        self._through = now + waits + tokens * self._token_ticks
+        return waits / self._token_ticks if waits else 0.0
 
 
 def departures(arrivals: Sequence[int], works: Sequence[int]) -> list[int]:

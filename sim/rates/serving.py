@@ -56,9 +56,9 @@ UNITS = {
 class HostRates:
     """Host latencies in seconds. All delay a request before its engine sees it, or its tokens on their way out; `serial_s` and
     `prompt_token_s` also occupy the API server, one process that turns to all its requests by turns. It sends the tokens of an iteration in
-    the engine's order, those of new requests last, so a first token waits for the tokens of all that decode beside it. Before any of those
-    it reads the prompts of all new ones once more, to detokenize; the engine goes on meanwhile, and what it samples comes with the first
-    token. That other requests and tokens wait for all this is left out.
+    the engine's order, those of new requests last, so a first token waits for the tokens of all that decode beside it, and all wait for
+    those of earlier iterations. Before any first token it reads the prompts of all new ones once more, to detokenize; the engine goes on
+    meanwhile, and what it samples comes with the first token. That requests wait for tokens, and tokens for requests, is left out.
     """
 
     request_s: float = 4e-3
@@ -95,8 +95,8 @@ class HostRates:
         return self.serial_s + prompt_tokens * self.prompt_token_s
 
     def after_s(self, place: Any, fresh: Any = 0) -> Any:
-        """Seconds from the end of an iteration to the client having the token at this place (0 the first; a number or an array) of it, and
-        of first ones behind `fresh` prompt tokens of all that are new in it.
+        """Seconds from the end of an iteration to the client having the token that the API server sends at this place (0: at once; a number
+        or an array), first ones behind `fresh` prompt tokens of all that are new in the iteration.
         """
         return self.response_s + place * self.token_s + fresh * self.prompt_token_s
 

@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.engine.interface import LOST, Outcome, Request
-from sim.rates.serving import NO_HOST
+from sim.rates.serving import NO_HOST, HostRates
 from sim.results.spill import SpillingTable
-from sim.ticks import TICK_S
+from sim.ticks import TICK_S, to_ticks
 
 if TYPE_CHECKING:
     from sim.engine.loop import Step
@@ -100,8 +100,8 @@ class _ReplicaState:
 class RunLog:
     """Takes what happens and turns it into a RunRecord.
 
-    The token at a place (0 the first) of an iteration of replica i reaches its client `after_s[i](place)` after the end of it, a first one
-    `after_s[i](place, fresh)`, and none before the first. `fresh` is prompt tokens of all that are new in the iteration.
+    The token that the API server of replica i sends at a place (0: at once) reaches its client `hosts[i].after_s(place)` after the end of
+    its iteration, a first one `after_s(place, fresh)`, and none before the first. `fresh` is prompt tokens of all that are new in it.
     `on_first_token(request, replica)` is called at that iteration's end. An engine that logs its iterations calls `iteration`, one that
     does not `scheduled`, `first_token` and `last_token`. Without `keep_iterations`, the iteration log stays empty; with it, most of it
     lies in a temporary file (sim.results.spill), so that memory grows with requests alone.
@@ -113,10 +113,12 @@ class RunLog:
         replicas: int = 1,
         *,
         keep_iterations: bool = True,
-        after_s: Sequence[Callable[..., float]] = (),
+        hosts: Sequence[HostRates] = (),
     ) -> None:
         self._keep = keep_iterations
-        self._after_s = after_s or [NO_HOST.after_s] * replicas
+        hosts = hosts or [NO_HOST] * replicas
+        self._after_s = [host.after_s for host in hosts]
+        self.token_ticks: Sequence[int] = [to_ticks(host.token_s) for host in hosts]  # of each replica's API server, per token
         self.on_first_token: Callable[[Request, int], None] | None = None
         self.term_names = tuple(term_names)
         self._decisions: dict[str, int] = {}  # names of routers' decisions, in the order in which they first came
@@ -192,8 +194,8 @@ class RunLog:
         """Time of the first iteration of a request in flight."""
         return self._floats[self._resident[request] * FLOATS + SCHEDULED]
 
-    def first_token(self, request: Request, replica: int, end_s: float, place: int, fresh: int) -> None:
-        """The first token of `request` was sent at `end_s`, at this place of its iteration."""
+    def first_token(self, request: Request, replica: int, end_s: float, place: float, fresh: int) -> None:
+        """The engine sent the first token of `request` at `end_s`, with so many before it at the API server."""
         request.first_token_s = end_s + self._after_s[replica](place, fresh)
         if request.hands_over:
             return
@@ -203,8 +205,8 @@ class RunLog:
         if self.on_first_token is not None:
             self.on_first_token(request, replica)
 
-    def last_token(self, request: Request, end_s: float, place: int) -> None:
-        """The last token of `request` was sent at `end_s`, at this place of its iteration."""
+    def last_token(self, request: Request, end_s: float, place: float) -> None:
+        """The engine sent the last token of `request` at `end_s`, with so many before it at the API server."""
         row = self._resident[request]
         replica = self._ints[row * INTS + REPLICA]
         if request.hands_over:
@@ -247,16 +249,16 @@ class RunLog:
         self._prefilling.pop(request, None)
         self._event(now * TICK_S, self._resident[request], REPLICA_FAILED, replica)
 
-    def iteration(self, replica: int, step: Step, now: int, outcome: Outcome, places: Sequence[int]) -> None:
-        """An iteration of `replica` ended `now`: its tokens were sent. `places` are those of the finished among the sampled
-        (Outcome.last_places).
+    def iteration(self, replica: int, step: Step, now: int, outcome: Outcome, ahead: float, places: Sequence[float]) -> None:
+        """An iteration of `replica` ended `now`: its tokens were sent, `ahead` of earlier ones before them at the API server. `places` are
+        tokens before the last ones of the finished.
         """
         iteration, price, end_s = step.iteration, step.price, now * TICK_S
         assert price is not None
         for request in iteration.admitted:
             if request in self._resident:  # not cancelled since
                 self.scheduled(request, step.decided)
-        gaps = self._sampled(replica, end_s, outcome)
+        gaps = self._sampled(replica, end_s, outcome, ahead)
         if self._keep:
             self._note_requests(replica, step, outcome)
             self._iterations += 1
@@ -284,7 +286,7 @@ class RunLog:
         for request, place in zip(outcome.finished, places, strict=True):
             self.last_token(request, end_s, place)
 
-    def _sampled(self, replica: int, end_s: float, outcome: Outcome) -> int:
+    def _sampled(self, replica: int, end_s: float, outcome: Outcome, ahead: float) -> int:
         """Note first tokens and stalls; return how many gaps equal the time since the replica's last iteration."""
         state = self._replicas[replica]
         sampled, before = set(outcome.sampled), state.last_sampled
@@ -299,7 +301,7 @@ class RunLog:
                 if request in before:
                     continue
                 if request.generated_tokens <= 1:
-                    self.first_token(request, replica, end_s, place, fresh)
+                    self.first_token(request, replica, end_s, ahead + place, fresh)
                 else:
                     stall_s = end_s - self._stalled_since.pop(request)
                     if self._keep:

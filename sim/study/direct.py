@@ -236,6 +236,7 @@ def _one_by_one(
     """Every replica from its first arrival to its last."""
     arrivals = _arrivals(trace, host, replicas, router, tuple(sorted(options.items())))
     served: list[Served] = []
+    token_ticks = int(to_ticks(np.asarray(host.token_s)))
     requests, names = requests_of(arrivals.submitted, trace.prompt_tokens, trace.output_tokens), np.zeros(0, dtype=np.int64)
     rank(requests, trace, config)
     if shared and config.enable_prefix_caching:
@@ -244,7 +245,8 @@ def _one_by_one(
     for index in range(replicas):
         mine = np.flatnonzero(arrivals.replica == index)
         mine = mine[np.argsort(arrivals.submitted[mine], kind="stable")]
-        rows[mine], log = serve(config, cost.steps, requests[mine], arrivals.submitted[mine], names, mine, keep=keep)
+        given = requests[mine], arrivals.submitted[mine], names, mine, token_ticks
+        rows[mine], log = serve(config, cost.steps, *given, keep=keep)
         served.append(log)
     order = np.arange(len(trace))
     ended = int(to_ticks(_through_s(rows, host)[1]).max())

@@ -49,6 +49,7 @@ HOSTS = (
     HostRates(0.0, 0.0, 0.0, 7e-3),
     HostRates(0.0, 0.0, 3e-3, 1e-4),
     HostRates(2e-3, 0.0, 1e-3, 1e-3, token_s=4e-4),
+    HostRates(0.0, 1e-5, 1e-3, 0.0, token_s=0.013),  # its tokens wait for those of iterations before
 )
 
 

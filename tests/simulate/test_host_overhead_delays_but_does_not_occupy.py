@@ -116,3 +116,16 @@ def test_tokens_of_an_iteration_go_out_one_after_another_those_of_new_requests_l
     waits = {name: 1e3 * (apart[name] - alike[name]) for name in ("first_token_s", "finish_s")}
     assert waits["first_token_s"] == pytest.approx([0.0, 1.0, 2.0, 2.0])
     assert waits["finish_s"] == pytest.approx([0.0, 0.0, 1.0, 2.0])
+
+
+def test_tokens_wait_for_those_of_earlier_iterations_and_the_engine_does_not():
+    # decodes take 11 ms and more, sending 40 ms a token: of two streams of 5 tokens the last is the tenth to go out
+    ends = [
+        run(trace_of([(0.0, 10, 5), (0.0, 10, 5)]), EngineConfig(num_gpu_blocks=64), host=HostRates(0.0, 0.0, 2e-3, 0.0, token_s=token_s))
+        for token_s in (0.0, 0.04)
+    ]
+    (alone, _), (queued, _) = ends
+    assert queued.requests["last_sampled_s"] == pytest.approx(alone.requests["last_sampled_s"])
+    first_s = queued.requests["first_sampled_s"]
+    assert queued.requests["first_token_s"] == pytest.approx(first_s + 0.002 + 0.04 * np.array([0, 1]))
+    assert queued.requests["finish_s"] == pytest.approx(first_s + 0.002 + 0.04 * np.array([8, 9]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Mapping
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,9 +30,11 @@ RANKS = COMPLETION, DECISION
 class RequestLog(Protocol):
     """Notified of what happens to requests (sim.results.record.RunLog)."""
 
+    token_ticks: Sequence[int]
+
     def scheduled(self, request: Request, ticks: int) -> None: ...
-    def first_token(self, request: Request, replica: int, end_s: float, place: int, fresh: int) -> None: ...
-    def last_token(self, request: Request, end_s: float, place: int) -> None: ...
+    def first_token(self, request: Request, replica: int, end_s: float, place: float, fresh: int) -> None: ...
+    def last_token(self, request: Request, end_s: float, place: float) -> None: ...
 
 
 class RowsEngine:
@@ -144,8 +146,9 @@ class RowsEngine:
         place = self._row(request)
         return self._act(on.CACHED, place) if self._fast else cached_blocks(self._e, self._s, place)
 
-    def run(self, log: RequestLog, replica: int, finish: Callable[[Request, int], None], now: int) -> Generator[Wait, int, None]:
+    def run(self, log: RequestLog, replica: int, finish: Callable[[Request, float], None], now: int) -> Generator[Wait, int, None]:
         """Yield when to go on (None: when a request has come); be sent the time it then is."""
+        self._s.token_ticks = log.token_ticks[replica]
         while True:
             wake, rank = (self._c[on.WAKE], self._c[on.RANK]) if self._fast else (self._s.wake, self._s.after_arrivals)
             now = yield None if wake == at.NEVER else (wake, RANKS[rank])
@@ -158,7 +161,7 @@ class RowsEngine:
             if self._c[on.TOLD] if self._fast else self._s.sent:
                 self._tell(log, replica, finish, now)
 
-    def _tell(self, log: RequestLog, replica: int, finish: Callable[[Request, int], None], now: int) -> None:
+    def _tell(self, log: RequestLog, replica: int, finish: Callable[[Request, float], None], now: int) -> None:
         """First tokens, then last ones, each in the order of their iteration."""
         end_s, count = now * TICK_S, int(self._s.sent)
         self._s.sent = 0

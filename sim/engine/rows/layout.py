@@ -70,9 +70,9 @@ class RequestRow:
     sampled_at: int = 0  # ticks when that was sent
     scheduled: int = NOBODY
     first_sent: int = NOBODY
-    first_place: int = 0  # place among the tokens of its iteration
+    first_place: float = 0.0  # tokens before it at the API server, and parts of one
     last_sent: int = NOBODY
-    last_place: int = 0
+    last_place: float = 0.0
     fresh: int = 0  # prompt tokens of all whose first token came in the same iteration
 
 
@@ -200,6 +200,9 @@ class EngineRow:
     under_way: int = NOBODY  # iteration (0 or 1) whose tokens are not sent
     decided: int = NOBODY  # iteration that is decided and not launched
     number: int = 0  # iterations whose tokens were sent
+    token_ticks: int = 0  # of the API server, which passes tokens on one by one, and when it is through with them
+    through: int = 0
+    ahead: float = 0.0  # of the tokens of the iteration that is sent, those that wait there before them
     fresh_tokens: int = 0  # of the iteration that is sent: prompts of first tokens, tokens, and those that came without a pause
     sampled: int = 0
     gaps: int = 0
@@ -260,7 +263,7 @@ class SendRow:
     """A first or last token that is sent."""
 
     request: int = 0
-    place: int = 0
+    place: float = 0.0  # tokens before it at the API server
     last: int = 0
 
 

@@ -159,13 +159,10 @@ def pause(s: EngineRow, phase: int, wake: int, after_arrivals: int) -> int:
 def send(e: Core, s: EngineRow, i: int) -> None:
     """The tokens of iteration `i` are sent now."""
     begin_sending(s)
-    collect_by_kind(e, s, i)
-    end_sending(e, s, e.iterations[s.first_iteration + i])
+    count = collect_by_kind(e, s, i)
+    end_sending(e, s, e.iterations[s.first_iteration + i], count)
 
 
-def collect_by_kind(e: Core, s: EngineRow, i: int) -> None:
-    """Advance the requests of iteration `i` as the engine does."""
-    if s.kind == SGLANG:
-        collect_sglang(e, s, i)
-    else:
-        collect(e, s, i)
+def collect_by_kind(e: Core, s: EngineRow, i: int) -> int:
+    """Advance the requests of iteration `i` as the engine does. Returns how many got tokens."""
+    return collect_sglang(e, s, i) if s.kind == SGLANG else collect(e, s, i)

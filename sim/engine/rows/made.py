@@ -107,16 +107,18 @@ def make_core(
     keep: bool = False,
     heard: bool = True,
     arrays: bool = False,
+    token_ticks: int = 0,
 ) -> Core:
     """Replicas before the first arrival of `requests` (records of layout.RequestRow). `most_tokens` is the most of one; `keep` keeps a
-    log; without `steps` nothing can be priced; `arrays` makes numpy arrays for the compiled loop.
+    log; without `steps` nothing can be priced; `arrays` makes numpy arrays for the compiled loop; `token_ticks` are of the API server,
+    per token.
     """
     if most_tokens is None:
         most_tokens = int((requests["prompt"] + requests["output"]).max(initial=1))
     seqs, blocks = config.max_num_seqs, config.num_gpu_blocks - 1
     one = engine_row(config, steps, most_tokens, keep, heard)
     slots = 1 << (2 * blocks).bit_length() if config.enable_prefix_caching else 1
-    one.mask = slots - 1
+    one.mask, one.token_ticks = slots - 1, token_ticks
     engines = []
     for i in range(replicas):
         values = {name: getattr(one, name) for name in one.__slots__}

@@ -15,15 +15,23 @@ from sim.engine.step_clock import StepTime
 
 
 def serve(
-    config: EngineConfig, steps: StepTime, requests: NDArray[Any], arrives: Ints, names: Ints, calls: Ints, *, keep: bool = False
+    config: EngineConfig,
+    steps: StepTime,
+    requests: NDArray[Any],
+    arrives: Ints,
+    names: Ints,
+    calls: Ints,
+    token_ticks: int = 0,
+    *,
+    keep: bool = False,
 ) -> tuple[NDArray[Any], Served]:
     """Requests (layout.RequestRow) that the engine gets at these ticks (ascending) when they are served, and the log, which `keep` keeps;
-    `calls` are what the requests are called there.
+    `calls` are what the requests are called there. The API server takes `token_ticks` per token.
 
     Raises OverflowError for a run of more than sim.ticks.MOST_TICKS.
     """
     requests["arrives"] = arrives
-    e = make_core(config, steps, requests, names, keep=keep, heard=False)
+    e = make_core(config, steps, requests, names, keep=keep, heard=False, token_ticks=token_ticks)
     s, given, log = e.engines[0], given_of(steps), Log()
     while (reason := serve_all(e, given, len(requests))) != at.DONE:
         if reason == at.NEEDS_ROOM:

@@ -430,8 +430,8 @@ def send_back(e: Core, s: EngineRow, it: IterationRow, r: int) -> None:
     add(e, s, r)
 
 
-def collect_sglang(e: Core, s: EngineRow, i: int) -> None:
-    """The tokens of iteration `i` are sent now: advance its requests, free the finished."""
+def collect_sglang(e: Core, s: EngineRow, i: int) -> int:
+    """The tokens of iteration `i` are sent now: advance its requests, free the finished. Returns how many got one."""
     it, begin, place = e.iterations[s.first_iteration + i], s.first_share + i * (s.seqs + 1), 0
     for seat in range(begin, begin + it.shares):
         share = e.shares[seat]
@@ -456,3 +456,4 @@ def collect_sglang(e: Core, s: EngineRow, i: int) -> None:
             free_all(e, s, r)
             row.state = OUTSIDE
             s.inside -= 1
+    return place

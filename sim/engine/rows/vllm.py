@@ -270,8 +270,8 @@ def admit(e: Core, s: EngineRow, it: IterationRow, i: int, budget: int) -> int:
     return SLOTS if s.running >= s.seqs else BUDGET if budget <= 0 else 0
 
 
-def collect(e: Core, s: EngineRow, i: int) -> None:
-    """The tokens of iteration `i` are sent now: advance its requests, keep what is accepted, free the finished."""
+def collect(e: Core, s: EngineRow, i: int) -> int:
+    """The tokens of iteration `i` are sent now: advance requests, keep what is accepted, free the finished. Returns how many got one."""
     it, begin, gone, place = e.iterations[s.first_iteration + i], share_at(s, i), 0, 0
     remembers = s.caching and (s.overlap or (s.drafting and s.remembers_samples))
     for seat in range(begin, begin + it.shares):
@@ -331,6 +331,7 @@ def collect(e: Core, s: EngineRow, i: int) -> None:
             row.drafts = s.drafting
     if gone:
         drop_finished(e, s)
+    return place
 
 
 def drop_finished(e: Core, s: EngineRow) -> None:
