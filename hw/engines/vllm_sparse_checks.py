@@ -35,8 +35,10 @@ def engine(folder: Path, backend: str, settings: dict[str, Any], **more: Any) ->
 
     from hw.engines.shapes import write_model
 
+    config = write_model(MODEL, folder) / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"head_dim": 128}))
     given = {
-        "model": str(write_model(MODEL, folder)), "skip_tokenizer_init": True, "load_format": "dummy", "dtype": "bfloat16", "seed": 0,
+        "model": str(config.parent), "skip_tokenizer_init": True, "load_format": "dummy", "dtype": "bfloat16", "seed": 0,
         "enforce_eager": True, "max_model_len": MAX_LEN, "max_num_seqs": 8, "max_num_batched_tokens": 512, "block_size": 128,
         "num_gpu_blocks_override": POOL, "gpu_memory_utilization": 0.3, "disable_log_stats": True, "async_scheduling": False,
         "attention_backend": AttentionBackendEnum[backend], "additional_config": {"sparse_decode": settings},
