@@ -1,0 +1,87 @@
+"""`python -m studies.score_sparse_served GPU`: block-sparse decode steps in vLLM beside dense ones and beside what was predicted of both.
+
+Speed-up is of the same server, dense by its own attention, over block-sparse. `!` lies outside the 90 % interval. Medians of all visits.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import numpy as np
+import xarray as xr
+
+from sim.errors import UsageError
+from studies.predict_sparse_served import CELLS
+
+MEASURED, PREDICTED = Path("scenarios/data/measured/unseen"), Path("docs/data/predicted-sparse-served.csv")
+Key = tuple[int, int, int]  # batch, context, k
+
+
+def steps_ms(gpu: str, model: str) -> dict[Key, float]:
+    """Median step of every cell, dense (k = 0) and block-sparse."""
+    found: dict[Key, float] = {}
+    for path in sorted(MEASURED.glob(f"{gpu.lower()}_engine-grid_{model}_*.nc")):
+        label = path.stem.rsplit("_", 1)[1]
+        if not label.startswith(("dense-128", "sparse-k")):
+            continue
+        k = int(label.removeprefix("sparse-k")) if label.startswith("sparse-k") else 0
+        with xr.open_dataset(path) as data:
+            grid, target = data["role"].values.astype(str) == "grid", data["target"].values.astype(bool)
+            counted = target & ~data["warmup"].values.astype(bool)
+            for cell in np.flatnonzero(grid):
+                values = data["step_s"].values[counted & (data["cell_index"].values == cell)]
+                if len(values):
+                    where = (int(data["batch"].values[cell]), round(float(data["context_tokens"].values[cell])), k)
+                    found[where] = 1e3 * float(np.median(values))
+    return found
+
+
+def predicted_ms(gpu: str, model: str) -> dict[Key, tuple[float, float, float]]:
+    """Median, 5 and 95 % of every cell as stepped in process."""
+    with PREDICTED.open(encoding="utf-8") as file:
+        rows = [r for r in csv.DictReader(file) if (r["gpu"], r["model"], r["path"]) == (gpu, model, "in-process")]
+    steps = ("step_ms", "step_low_ms", "step_high_ms")
+    return {
+        (int(r["batch"]), int(r["context_tokens"]), int(r["k_blocks"])): (float(r[steps[0]]), float(r[steps[1]]), float(r[steps[2]]))
+        for r in rows
+    }
+
+
+def lines(gpu: str, model: str) -> Iterator[tuple[str, float, bool, int]]:
+    """(line, error of the prediction, whether inside, k) of every measured cell, dense ones first."""
+    found, said = steps_ms(gpu, model), predicted_ms(gpu, model)
+    for key in sorted((key for key in found if key in said), key=lambda key: (key[2], key)):
+        batch, context, k = key
+        step, (middle, low, high) = found[key], said[key]
+        inside = low <= step <= high
+        dense = found.get((batch, context, 0))
+        faster = f"{dense / step:6.2f}x" if k and dense else ""
+        line = f"{batch:4} x {context:6}  k {k or 'all':>3}  {step:6.2f} ms  predicted {middle:6.2f} {100 * (middle / step - 1):+5.1f}%"
+        yield f"{line}{' ' if inside else '!'}{faster}", middle / step - 1, inside, k
+
+
+@click.command()
+@click.argument("gpu")
+def main(gpu: str) -> None:
+    """Print the table and the score."""
+    every = []
+    for model in CELLS:
+        rows = list(lines(gpu, model))
+        if rows:
+            click.echo(f"{model} on {gpu}, vLLM 0.23.0 stepped in process:")
+        for line, *_ in rows:
+            click.echo(line)
+        every += rows
+    if not every:
+        raise UsageError(f"nothing was measured on {gpu!r}")
+    for name, chosen in (("dense", [r for r in every if not r[3]]), ("block-sparse", [r for r in every if r[3]])):
+        errors = np.array([error for _, error, _, _ in chosen])
+        within = f"{np.sum(np.abs(errors) <= 0.1)} within 10 %, {sum(inside for _, _, inside, _ in chosen)} in their 90 %"
+        click.echo(f"{name}: {len(chosen)} cells, median error {100 * np.median(np.abs(errors)):.1f} %, {within}")
+
+
+if __name__ == "__main__":
+    main()
