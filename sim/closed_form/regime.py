@@ -16,6 +16,7 @@ from sim.cost.step_time import step_time_s
 from sim.errors import UsageError
 from sim.rates.host import Host
 from sim.rates.stack_rates import because
+from sim.shown import Figures, Shown
 from sim.specs.attention_policy import AttentionPolicy, Placement, blocks, dense
 from sim.specs.decode_stack import DecodeStack
 from sim.study.deployment import Deployment
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Regimes:
+@dataclass(frozen=True, slots=True, repr=False)
+class Regimes(Shown):
     """Arrays of shape [context, batch]: median speed-up, its 5-95 % interval over the rates, and what fits in HBM there."""
 
     contexts: Floats
@@ -40,6 +41,11 @@ class Regimes:
     draws: Floats  # [context, batch, draw], of which `low` and `high` are quantiles
     question: RegimeMap | None = None
     rates: RateDraws | None = None
+
+    def shown(self) -> tuple[str, Figures]:
+        """Title and figures."""
+        title = self.title if self.question else "speed-up of sparse over dense"
+        return title, [("cells", str(self.speedup.size)), ("speed-up", f"{self.speedup.min():.3g} to {self.speedup.max():.3g}")]
 
     @property
     def title(self) -> str:
@@ -83,8 +89,8 @@ class Regimes:
         return xr.Dataset({"speedup": (("context_tokens", "batch", "draw"), self.draws, meaning)}, coordinates, attrs)
 
 
-@dataclass(frozen=True, slots=True)
-class RegimeMap:
+@dataclass(frozen=True, slots=True, repr=False)
+class RegimeMap(Shown):
     """Contexts and batches at which block-128 top-`k` decode beats dense, both with their KV cache in `kv_in` (hbm or host).
 
     `contexts` in tokens, `batches` in sequences. Stack and rates as in WhatIf: a map is of sparse attention, so the stack that has it.
@@ -101,6 +107,14 @@ class RegimeMap:
     served: bool = True
     stack: str | None = None
     host: Host | None = None
+
+    def shown(self) -> tuple[str, Figures]:
+        """Title and figures."""
+        d = self.deployment
+        return f"{d.model.name} on {d.gpu.name}", [
+            ("top", f"{self.k} blocks in {self.kv_in}"),
+            ("cells", str(len(self.contexts) * len(self.batches))),
+        ]
 
     @property
     def policy(self) -> AttentionPolicy:

@@ -25,8 +25,10 @@ from sim.cost.step_time import binding_term, step_terms, step_time_s
 from sim.deployment.memory import n_max
 from sim.namespaces import FLOAT
 from sim.rates.serving import HostRates
+from sim.shown import Figures, Shown
 from sim.specs.attention_policy import dense
 from sim.study.deployment import Deployment
+from sim.units import format_seconds
 
 if TYPE_CHECKING:
     from sim.closed_form.what_if import WhatIf
@@ -49,8 +51,8 @@ class Load:
     binds: str
 
 
-@dataclass(frozen=True, slots=True)
-class Serving:
+@dataclass(frozen=True, slots=True, repr=False)
+class Serving(Shown):
     """The answer. `ttft_s` is that of a request alone; `fit` users have room, `fit_90` over what is not known of the engine's own memory;
     `wanted` are at once if they have room, of `question.users` who think. Costs are None on a card without a price.
     """
@@ -65,6 +67,12 @@ class Serving:
     fixes: list[Fix]  # none where all that are wanted fit
     wait_s: float  # that each request of `users` waits for room
     rates: RateDraws
+
+    def shown(self) -> tuple[str, Figures]:
+        """Title and figures."""
+        first = [("first token", format_seconds(self.ttft_s.point)), ("users that fit", str(self.fit))]
+        loads = [(f"{load.users} at once", f"{load.tokens_per_s.point:.3g} tok/s each, {load.binds}") for load in self.loads]
+        return self.question.shown()[0], [*first, *loads, *(("fix", fix.change) for fix in self.fixes[:1])]
 
     @property
     def output_tokens(self) -> int:

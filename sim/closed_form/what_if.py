@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,10 +40,11 @@ from sim.rates.provenance import outside_measured
 from sim.rates.source import RateSource
 from sim.rates.stack_rates import beyond, default_stack, stack_rates
 from sim.results.quantiles import quantiles
+from sim.shown import Figures, Shown
 from sim.specs.attention_policy import BLOCK_TOKENS, AttentionPolicy, Placement, blocks, dense, pages, sink_window
 from sim.specs.decode_stack import ENGINE, STACKS, DecodeStack, stack_named
 from sim.study.deployment import Deployment
-from sim.units import format_bytes
+from sim.units import format_bytes, format_tokens
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -54,8 +56,8 @@ MAX_CROSSOVER = 2**24
 DRAWS_FORMAT = "simctl draws 1"
 
 
-@dataclass(frozen=True, slots=True)
-class WhatIf:
+@dataclass(frozen=True, slots=True, repr=False)
+class WhatIf(Shown):
     """Every way to decode `context` tokens on a deployment: does it fit, how fast, what binds.
 
     `batches` in sequences, `ks` selection budgets in blocks of 128 tokens (None: 8, 16 and 32), `tau` the efficiency threshold of the
@@ -79,16 +81,26 @@ class WhatIf:
     think_s: float = 0.0
     output_tokens: int = OUTPUT_TOKENS
 
+    def shown(self) -> tuple[str, Figures]:
+        """Title and figures."""
+        return f"{self.deployment.shown()[0]}, {format_tokens(self.context)} context", [("batches", ", ".join(map(str, self.batches)))]
+
     def __post_init__(self) -> None:
         if self.deployment.limits.batch_knee is not None:
             raise UsageError("a batch cap at the knee needs a workload")
+        try:
+            object.__setattr__(self, "context", index(self.context))
+            object.__setattr__(self, "batches", tuple(self.batches))
+        except TypeError:
+            what = f"context is a number of tokens and batches are a tuple, got {self.context!r} and {self.batches!r}"
+            raise UsageError(what) from None
+        if min(self.context, self.output_tokens, *self.batches, *([] if self.batches else [0])) < 1:
+            raise UsageError(f"context, output tokens and batches are 1 or more, got {self.context}, {self.output_tokens}, {self.batches}")
         most = -(-self.context // BLOCK_TOKENS)
         if beyond := [k for k in self.ks or () if k > most]:
             raise UsageError(f"k = {beyond[0]} is more than the {most} blocks of {BLOCK_TOKENS} that {self.context} tokens have")
         if self.stack is not None:
             stack_named(self.stack)
-        if self.context < 1 or self.output_tokens < 1 or min(self.batches, default=0) < 1:
-            raise UsageError("context, output tokens and batches must be at least 1")
         if not 0.0 <= self.think_s < math.inf or (self.users is not None and self.users < 1):
             raise UsageError(f"users must be at least 1 and think for a time from 0 s on, got {self.users} and {self.think_s:g}")
 
@@ -169,8 +181,8 @@ class WhatIf:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+@dataclass(frozen=True, slots=True, repr=False)
+class Answer(Shown):
     question: WhatIf
     memory: Memory
     options: list[Option]
@@ -189,6 +201,11 @@ class Answer:
     prefill_rates: Rates | None  # the engine's medians behind it
     ways: dict[int, list[Way]]  # batch -> ways to serve it, the recommended one first
     others: dict[str, list[Option]]  # the same questions of other stacks, by name
+
+    def shown(self) -> tuple[str, Figures]:
+        """Title and figures."""
+        figures = [(f"verdict, batch {batch}", text) for batch, text in zip(self.question.batches, self.recommendation, strict=True)]
+        return self.question.shown()[0], figures
 
     @property
     def crossovers_90(self) -> dict[tuple[int, int], tuple[float, float]]:

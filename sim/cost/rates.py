@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from sim.rates.provenance import GIVEN, Provenance
+from sim.shown import Figures, Shown
 from sim.specs.decode_stack import ENGINE
 
 UNITS: dict[str, str] = {
@@ -71,8 +72,8 @@ def at_host(rates: Rates, factor: Any) -> Rates:
     return replace(rates, **{name: getattr(rates, name) * factor for name in OF_HOST})
 
 
-@dataclass(frozen=True, slots=True)
-class RateDraws:
+@dataclass(frozen=True, slots=True, repr=False)
+class RateDraws(Shown):
     """Posterior or prior draws of the rates: `point` (the medians, floats), `draws` (arrays of shape [draws]), and where each came from."""
 
     point: Rates
@@ -87,6 +88,13 @@ class RateDraws:
     )
     host_request_s: float | None = None  # the API server's time per request, where the rates were learnt together with it
     stack: str = ENGINE  # that the rates are of (sim.specs.decode_stack)
+
+    def shown(self) -> tuple[str, Figures]:
+        """Title and figures."""
+        return self.summary, [
+            ("draws", str(self.count)),
+            *((name, f"{getattr(self.point, name):.3g} {unit}") for name, unit in UNITS.items()),
+        ]
 
     @property
     def summary(self) -> str:

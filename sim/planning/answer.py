@@ -15,11 +15,12 @@ from sim.planning.words import conclusion
 from sim.results.chance import Chance
 from sim.results.power import Power
 from sim.results.token_cost import TokenCost
+from sim.shown import Figures, Shown
 from sim.study.simulate import scope_of
 
 
-@dataclass(slots=True)
-class PlanAnswer:
+@dataclass(slots=True, repr=False)
+class PlanAnswer(Shown):
     """A race's result and what is known around its winner; `ended` says what ended it early, if something did."""
 
     plan: RaceResult
@@ -34,6 +35,10 @@ class PlanAnswer:
     reasons: list[str] = field(default_factory=list)
     day: list[Hour] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)  # combinations that there cannot be, and why
+
+    def shown(self) -> tuple[str, Figures]:
+        """Title and figures."""
+        return self.conclusion, [("trials", str(sum(len(each.trials) for each in self.plan.candidates())))]
 
     @property
     def finished(self) -> bool:

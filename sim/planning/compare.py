@@ -21,13 +21,14 @@ from sim.planning.words import for_how_long
 from sim.results.chance import CERTAINTY
 from sim.results.power import Power
 from sim.results.token_cost import TokenCost
+from sim.shown import Figures, Shown
 from sim.slo import Condition, parse_slo
 
 COARSE = 20  # trials of a count that is far from the answer
 
 
-@dataclass(frozen=True, slots=True)
-class Card:
+@dataclass(frozen=True, slots=True, repr=False)
+class Card(Shown):
     """One GPU: the race of its deployments, and figures of the cheapest that meets the SLO or looks as if it did; `why` there is none.
 
     `curve` is (tok/s of a user, output tok/s per GPU) by users at once, of one replica under load (sim.closed_form.serving). `power` is
@@ -42,6 +43,13 @@ class Card:
     tokens: TokenCost | None = None
     power: Power | None = None
     curve: Sequence[tuple[float, float]] = ()
+
+    def shown(self) -> tuple[str, Figures]:
+        """Title and figures."""
+        if self.best is None or self.point is None:
+            return self.gpu, [("none", self.why)]
+        choice = self.result.choices[self.best.choice]
+        return f"{self.best.replicas} of {choice.name}", [("USD/hour", f"{self.point.usd_per_hour:.2f}"), ("chance", str(self.best.chance))]
 
     @property
     def best(self) -> Candidate | None:
@@ -85,8 +93,8 @@ class Card:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+@dataclass(frozen=True, slots=True, repr=False)
+class Comparison(Shown):
     """Cards in the order asked, and what is not a deployment."""
 
     model: str
@@ -96,6 +104,11 @@ class Comparison:
     ended: str = ""
     workload: dict[str, Any] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
+
+    def shown(self) -> tuple[str, Figures]:
+        """Title and figures."""
+        cards = [(card.gpu, f"{card.point.usd_per_hour:.2f} USD/hour" if card.point else card.why) for card in self.cards]
+        return f"{self.model}: {' '.join(condition.text for condition in self.conditions)}", cards
 
     @property
     def ranked(self) -> list[Card]:

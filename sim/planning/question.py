@@ -25,6 +25,7 @@ from sim.planning.trials import Runner, once, runner
 from sim.planning.value import best_measurement
 from sim.planning.words import MORE, for_how_long, reasons
 from sim.rates.source import RateSource
+from sim.shown import Figures, Shown
 from sim.slo import parse_slo
 from sim.specs.gpus import get_gpu
 from sim.study.deployment import Deployment
@@ -47,8 +48,8 @@ class Watch(Protocol):
         """Report the phase after the race."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+@dataclass(frozen=True, slots=True, repr=False)
+class Plan(Shown):
     """The cheapest of `deployments`, by name or in a list, with as many replicas as it needs, that meets `slo` with a chance of 0.95.
 
     `slo` are conditions as in sim.slo; `goodput` maps ttft, tpot, e2el to milliseconds; `prices` are USD per GPU-hour by GPU (else the
@@ -62,7 +63,7 @@ class Plan:
 
     deployments: Mapping[str, Deployment] | Sequence[Deployment]
     workload: Workload
-    slo: Sequence[str]
+    slo: str | Sequence[str]
     goodput: Mapping[str, float] = field(default_factory=dict)
     prices: Mapping[str, float] = field(default_factory=dict)
     rates: RateSource = field(default_factory=RateSource)
@@ -80,7 +81,14 @@ class Plan:
     spot: Mapping[str, Spot] = field(default_factory=dict)  # by GPU: offers of replicas that are taken away now and then
     known: Trials = field(default_factory=dict)  # trials of an earlier search of the same question
 
+    def shown(self) -> tuple[str, Figures]:
+        """Title and figures."""
+        names = [*_named(self.deployments)]
+        return " ".join(self.slo), [("load", self.workload.shown()[0]), ("choices", str(len(names))), ("of", ", ".join(names))]
+
     def __post_init__(self) -> None:
+        if isinstance(self.slo, str):
+            object.__setattr__(self, "slo", (self.slo,))
         if self.reserve not in RESERVES:
             raise UsageError(f"no reserve {self.reserve!r}; there are {', '.join(RESERVES)}")
         check_kinds(self.pools)

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from sim.engine.interface import LOST, Outcome, Request
 from sim.rates.serving import NO_HOST, HostRates
 from sim.results.spill import SpillingTable
+from sim.shown import Figures, Shown
 from sim.ticks import TICK_S, to_ticks
 
 if TYPE_CHECKING:
@@ -67,8 +68,8 @@ NOT_YET = array("d", [math.nan] * FLOATS)
 SPARSE_BYTES = 2**22  # of a sparse table that stay in memory
 
 
-@dataclass(frozen=True, slots=True)
-class RunRecord:
+@dataclass(frozen=True, slots=True, repr=False)
+class RunRecord(Shown):
     """A finished run. `requests` and `iterations` map column names to arrays of shape [requests] and [iterations]; `terms` has shape
     [iterations, len(term_names)], seconds; `stall_s` holds the inter-token gaps that span more than one iteration. `paid_s` says of each
     replica how long it was up or on its way up. `chunks` and `events` are the sparse tables, columns of shape [chunks] and [events];
@@ -87,6 +88,10 @@ class RunRecord:
     events: dict[str, NDArray[np.float64]] = field(default_factory=dict)
     decision_names: tuple[str, ...] = ()
     tenants: Sequence[str] = ()  # of each request; empty: nobody has one
+
+    def shown(self) -> tuple[str, Figures]:
+        """Title and figures."""
+        return f"{len(self.request_ids):,} requests", [("iterations", f"{len(self.terms):,}"), ("terms", ", ".join(self.term_names))]
 
 
 class _ReplicaState:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sim.shown import Figures, Shown
 
-@dataclass(frozen=True, slots=True)
-class GpuSpec:
+
+@dataclass(frozen=True, slots=True, repr=False)
+class GpuSpec(Shown):
     """One accelerator. Bandwidths in bytes/s per direction, flops dense (no sparsity), price in USD per GPU-hour.
 
     `flops` maps a dtype ("fp32", "fp16", "bf16", "int8", "fp8", "fp4") to dense flop/s, matrix units with 32-bit accumulation where
@@ -36,3 +38,8 @@ class GpuSpec:
     origin: str = "catalogue"
     sibling_of: str = ""
     matrix_units: str = ""  # "sm80", "wgmma" or "tcgen05": other GPUs' kernels leave part of them idle
+
+    def shown(self) -> tuple[str, Figures]:
+        """Title and figures."""
+        price = [] if self.price_per_hour is None else [("USD/hour", f"{self.price_per_hour:g}")]
+        return self.name, [("GB", f"{self.memory_bytes / 1e9:.1f}"), ("GB/s", f"{self.memory_bandwidth / 1e9:.0f}"), *price]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sim.cluster.admission import NO_LIMITS, AdmissionLimits, batch_cap
 from sim.cost.batch import DENSE, BatchShape, decode_batch
+from sim.cost.coefficients import check_tensor_parallel
 from sim.cost.parts import share_of
 from sim.cost.rates import Rates
 from sim.cost.step_time import step_time_s
@@ -30,6 +31,7 @@ from sim.engine.version_defaults import default_share, logit_copies, numbers
 from sim.engine.versions import NEWEST
 from sim.errors import SimctlError, UsageError
 from sim.rates.links import linked
+from sim.shown import Figures, Shown
 from sim.specs.attention_policy import AttentionPolicy
 from sim.specs.drafts import HEADS, draft_head
 from sim.specs.gpu import GpuSpec
@@ -42,6 +44,7 @@ from sim.specs.parallel import NO_PARALLEL, Parallel, check_parallel, placed
 from sim.specs.precision import ACTIVATION_BYTES, Precision, check_engine, check_runs, served_precision
 from sim.specs.stored import storage_format
 from sim.specs.topology import Topology, default_topology
+from sim.study.engine_names import ENGINE_NAMES, own_names
 from sim.units import format_bytes
 
 if TYPE_CHECKING:
@@ -51,6 +54,7 @@ BIG_GPU_BYTES = 70 * 2**30
 MOST_SEQS = 4096
 STATE_SHARE = 0.5  # of what is free, for slots of state in an engine without a pool of them
 MOST_GIB = 1e6
+SHOWN = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "gpu_memory_utilization")  # limits that a line says where they are set
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,10 @@ class Limits:
         if self.host_kv_bytes and self.attention.placement != "host":
             raise UsageError(f"host_kv_bytes needs attention with KV in host RAM, not {self.attention.label}")
         check_has(self.engine, self)
+        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size"):
+            value = getattr(self, name)
+            if value is not None and not value >= 1:
+                raise UsageError(f"{name} must be at least 1, got {value}")
         if not 0.0 < self.memory_share <= 1.0:
             raise UsageError(f"gpu memory utilization must lie in (0, 1], got {self.memory_share:g}")
 
@@ -106,8 +114,8 @@ class Limits:
         return default_share(self.engine_version, share) if self.engine == "vllm" else share
 
 
-@dataclass(frozen=True, slots=True)
-class Deployment:
+@dataclass(frozen=True, slots=True, repr=False)
+class Deployment(Shown):
     """A deployment: `replicas` engines behind a router, each on `gpus` GPUs: `tp` of them in each stage and rank of `parallel`.
 
     `topology` None is what the GPU's catalogue entry says.
@@ -125,7 +133,17 @@ class Deployment:
     parallel: Parallel = NO_PARALLEL
     topology: Topology | None = None
 
+    def shown(self) -> tuple[str, Figures]:
+        """Title and figures."""
+        limits, several = self.limits, f"{self.replicas} replicas of " if self.replicas > 1 else ""
+        set_ = [(name, str(value)) for name in SHOWN if (value := getattr(limits, name)) not in (None, "auto")]
+        figures = [("weights", self.precision.weights), ("KV", self.precision.kv), ("engine", limits.engine), *set_]
+        return f"{self.model.name} on {several}{self.placed}", figures + [("router", self.router)] * (self.replicas > 1)
+
     def __post_init__(self) -> None:
+        check_tensor_parallel(self.model, self.tp)
+        if self.replicas < 0:
+            raise UsageError(f"replicas cannot be {self.replicas}")
         check_runs(self.precision, self.gpu)
         storage, of = storage_format(self.model, self.precision), self.limits
         kernel = linear_kernel(storage, self.gpu, of.engine, of.engine_version if of.engine == "vllm" else "", of.linear_backend)
@@ -157,10 +175,17 @@ class Deployment:
         topology: Topology | None = None,
         **limits: Any,
     ) -> Deployment:
-        """A deployment by catalogue names (or config.json, or GPU file); `limits` are fields of Limits. UsageError for an unknown one.
+        """A deployment by catalogue names (or config.json, or GPU file); `limits` are fields of Limits. Engines' own names of settings
+        (sim.study.engine_names) do, too. UsageError for an unknown one.
 
         Without a dtype it is the checkpoint's, else bf16, or fp16 on a GPU that has no bf16.
         """
+        if set(limits) & ENGINE_NAMES:
+            named = {"dtype": dtype, "kv_dtype": kv_dtype, "parallel": parallel} | ({} if tp == 1 else {"tp": tp})
+            given = own_names({name: value for name, value in named.items() if value not in (None, NO_PARALLEL)} | limits)
+            return cls.of(
+                model, gpu, replicas=replicas, router=router, admission=admission, router_options=router_options, topology=topology, **given
+            )
         if unknown := set(limits) - set(Limits.__dataclass_fields__):
             raise UsageError(f"no such limit: {', '.join(sorted(unknown))}; there are {', '.join(Limits.__dataclass_fields__)}")
         card = get_gpu(gpu) if isinstance(gpu, str) else gpu

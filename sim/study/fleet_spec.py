@@ -18,6 +18,7 @@ from sim.deployment.memory import sequence_bytes
 from sim.engine.config import EngineConfig
 from sim.errors import UsageError
 from sim.rates.serving import HostRates
+from sim.shown import Figures, Shown
 from sim.specs.precision import ACTIVATION_BYTES
 from sim.study.deployment import Deployment
 from sim.workload.trace import Trace
@@ -107,8 +108,8 @@ class PoolSpec:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Fleet:
+@dataclass(frozen=True, slots=True, repr=False)
+class Fleet(Shown):
     """Pools in the order in which requests look for one. Replicas are numbered through them, those of `max_replicas` included.
 
     `loses`: what a failed replica had is lost, and not sent on to another. `store` holds KV that all replicas share. Images
@@ -124,6 +125,11 @@ class Fleet:
     store: StoreSpec | None = None
     encoders: EncoderSpec | None = None
     names: tuple[str, ...] = field(init=False)
+
+    def shown(self) -> tuple[str, Figures]:
+        """Title and figures."""
+        pools = [(pool.name, f"{pool.role}, {pool.deployment.shown()[0]}") for pool in self.pools]
+        return f"{len(pools)} pools", pools
 
     def __post_init__(self) -> None:
         names = tuple(pool.name for pool in self.pools)

@@ -44,12 +44,18 @@ def step_time(
     for context in decodes:
         if context < 1:
             raise UsageError(f"a decode's context is its prompt and what was said, 1 token or more, got {context}")
-    for tokens, end in chunks:
+    if not (decodes or chunks):
+        raise UsageError("a batch has a decode or a chunk: both are empty")
+    try:
+        pairs = [(int(tokens), int(end)) for tokens, end in chunks]
+    except (TypeError, ValueError):
+        raise UsageError(f"chunks are pairs (tokens, context at the end), got {chunks!r}") from None
+    for tokens, end in pairs:
         if not 1 <= tokens <= end:
             raise UsageError(f"a chunk is (tokens, context at its end), 1 <= tokens <= context, got ({tokens}, {end})")
     known = RateSource().of(deployment, draws=1000)[0] if rates is None else rates
     d = deployment
-    batch = [(float(tokens), float(end), 1.0) for tokens, end in chunks]
+    batch = [(float(tokens), float(end), 1.0) for tokens, end in pairs]
     work = d.work(mixed_batch(d.model, [float(context) for context in decodes], batch, d.limits.attention))
     draws = step_time_s(work, known.draws, np)
     low, high = np.quantile(draws, [0.05, 0.95])
@@ -63,6 +69,8 @@ def gemm_time(gpu: str, k: int, n: int, rows: int, dtype: str = "bf16", rates: R
 
     The kernel that quantises activations to 8 bits counts. `rates` None loads the best there are. Source: sim.cost.gemm.
     """
+    if min(k, n, rows) < 1:
+        raise UsageError(f"a GEMM has k, n and rows of at least 1, got {k}, {n} and {rows}")
     card, precision = get_gpu(gpu), Precision(dtype)
     known = rates_for(card, precision) if rates is None else rates
     over, quantised = gemms_over_roofline([(Gemm(k, n, False), 1)], precision, card), quantises(precision.weights, card)

@@ -27,6 +27,7 @@ from sim.results.power import Power, power_of
 from sim.results.record import RunRecord
 from sim.results.run_files import to_dataset
 from sim.results.token_cost import TokenCost, token_cost
+from sim.shown import Figures, Shown
 from sim.study.deployment import Deployment
 from sim.study.direct import event_by_event
 from sim.study.fleet_spec import Fleet
@@ -57,10 +58,11 @@ LOGGED_UP_TO = 5_000  # iterations of the run; beyond, draws asked for keep no i
 # the same where the engine in rows keeps the log: reading the figures off it then takes longer than the run
 LOGGED_DIRECTLY_UP_TO = 100_000
 AT_ONCE_UP_TO = 20_000  # requests of a second run
+SHOWN = ("mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "p99_tpot_ms", "mean_e2el_ms", "request_throughput", "output_throughput")
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+@dataclass(frozen=True, slots=True, repr=False)
+class Run(Shown):
     """A simulated run at the rates' medians: its record, its figures and their 90 % intervals, by the names of `vllm bench serve`."""
 
     study: Study
@@ -74,6 +76,12 @@ class Run:
     cost_shares: dict[str, float]  # share of busy time by term of the step time
     draw_quantiles: Sequence[NDArray[np.float64]] = ()  # of the latencies at each draw (metrics.latency_quantiles)
     reached: Goal | None = None  # the goal of the question
+
+    def shown(self) -> tuple[str, Figures]:
+        """Title and figures."""
+        found = [(name, self.summary[name]) for name in SHOWN if name in self.summary]
+        figures = [(name, f"{value:,.4g}" + _between(self.rate_intervals.get(name))) for name, value in found]
+        return self.study.shown()[0], figures
 
     @property
     def config(self) -> EngineConfig:
@@ -431,3 +439,8 @@ def _scaled(report: Progress | None, run: int, runs: int) -> Progress | None:
     if report is None:
         return None
     return lambda done, total: report(run * total + done, runs * total)
+
+
+def _between(interval: Interval | None) -> str:
+    """An interval behind a figure; nothing where there is none."""
+    return "" if interval is None else f" [{interval[0]:,.3g}-{interval[1]:,.3g}]"

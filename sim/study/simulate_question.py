@@ -12,6 +12,7 @@ from sim.rates.kinds import kinds_of
 from sim.rates.serving import HostRates
 from sim.rates.source import RateSource, ahead
 from sim.results.chance import STAGES
+from sim.shown import Figures, Shown
 from sim.study.deployment import Deployment, cap_at_knee
 from sim.study.fleet_spec import Fleet
 from sim.study.simulate import Run, fleet_study, run_study
@@ -20,8 +21,8 @@ from sim.study.studied import Progress, Study
 from sim.workload.workload import Workload
 
 
-@dataclass(frozen=True, slots=True)
-class Simulate:
+@dataclass(frozen=True, slots=True, repr=False)
+class Simulate(Shown):
     """A workload served on a deployment or a fleet.
 
     `goodput` maps ttft, tpot, e2el to milliseconds. `goal` is a figure and the bound that it shall be at most. `draws`,
@@ -35,6 +36,15 @@ class Simulate:
     goal: tuple[str, float] | None = None
     draws: int | None = None
     keep_iterations: bool = True
+
+    def shown(self) -> tuple[str, Figures]:
+        """Title and figures."""
+        goal = [] if self.goal is None else [("goal", f"{self.goal[0]} <= {self.goal[1]:g}")]
+        return f"{self.deployment.shown()[0]}: {self.workload.shown()[0]}", [*self.workload.shown()[1], *goal]
+
+    def __post_init__(self) -> None:
+        if self.draws is not None and self.draws < 0:
+            raise UsageError(f"draws cannot be {self.draws}")
 
     def study(self, known: dict[Any, tuple[RateDraws, HostRates]] | None = None) -> Study:
         """The study that answers it; `known` keeps rates over several questions. Raises what loading rates raises."""

@@ -14,6 +14,7 @@ from sim.engine.step_clock import IterationCost, StepTime
 from sim.errors import UsageError
 from sim.rates.serving import HostRates
 from sim.results.power import PoweredServer
+from sim.shown import Figures, Shown
 from sim.specs.attention_policy import AttentionPolicy
 from sim.specs.gpu import GpuSpec
 from sim.specs.model import ModelSpec
@@ -26,8 +27,8 @@ COSTS = 128  # sets of prices that are kept
 Progress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Study:
+@dataclass(frozen=True, slots=True, repr=False)
+class Study(Shown):
     """Everything that a run needs: equal studies give equal results.
 
     `fleet` None is the deployment alone; else the deployment, its rates and its host are those of the fleet's first pool, and `others` are
@@ -41,6 +42,10 @@ class Study:
     goodput: Mapping[str, float] = field(default_factory=dict)
     fleet: Fleet | None = None
     others: Sequence[tuple[RateDraws, HostRates]] = ()
+
+    def shown(self) -> tuple[str, Figures]:
+        """Title and figures."""
+        return f"{self.whole_fleet.pools[0].deployment.shown()[0]}: {self.workload.shown()[0]}", self.workload.shown()[1]
 
     def __post_init__(self) -> None:
         if self.fleet and (len(self.others) != len(self.fleet.pools) - 1 or self.fleet.pools[0].deployment != self.deployment):
@@ -71,14 +76,18 @@ class Study:
         return [PoweredServer(d.model, d.precision, d.gpu, d.tp, d.parallel) for d, most in pools for _ in range(most)]
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedPool:
+@dataclass(frozen=True, slots=True, repr=False)
+class PlannedPool(Shown):
     """A pool of a study: what it is, its engines' configuration, its rates and host."""
 
     spec: PoolSpec
     config: EngineConfig
     rates: RateDraws
     host: HostRates
+
+    def shown(self) -> tuple[str, Figures]:
+        """Title and figures."""
+        return self.spec.deployment.shown()
 
     def cost(self, draw: int | None) -> IterationCost:
         """Prices iterations at a draw of the rates, or at their medians."""

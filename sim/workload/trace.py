@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.errors import UsageError
+from sim.shown import Figures, Shown
 from sim.units import MAX_TOKENS
 from sim.workload.content import Content, SystemPrompt
 
@@ -19,8 +20,8 @@ MAX_TIME_S = 1e10  # some three centuries: beyond it, an arrival is a unit mista
 UNIX_S = 1e9  # a trace whose first call comes later than this, 31 years, has Unix times (of 2001 and later)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Trace:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Trace(Shown):
     """Calls in order of arrival; every column has shape [calls].
 
     `arrival_s` counts from the start of the trace; it is NaN for a call that follows others, `think_s` after the last of them has
@@ -44,6 +45,12 @@ class Trace:
     adapters: Sequence[str] = ()  # which LoRA adapter a call asks for; empty: none does
     images: Sequence[int] = ()  # of a call's prompt, whose tokens count among its own; empty: none has any
     after: Sequence[tuple[str, ...]] = ()  # ids of the calls that a call waits for, beside its session's previous turn; empty: none do
+
+    def shown(self) -> tuple[str, Figures]:
+        """Title and figures."""
+        rate = self.offered_rate_per_s if len(self) else None
+        tokens = [(name, f"{column.mean():.4g}") for name, column in (("in", self.prompt_tokens), ("out", self.output_tokens)) if len(self)]
+        return f"{len(self):,} requests", [*tokens, *([] if rate is None else [("requests/s", f"{rate:.4g}")])]
 
     def __len__(self) -> int:
         return len(self.arrival_s)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from sim.errors import UsageError
+from sim.shown import Figures, Shown
 from sim.workload.agent_sessions import SESSIONS_PER_S, AgentSessions, draw_sessions
 from sim.workload.arrivals import jitter_within_buckets, with_arrivals
 from sim.workload.formats import load_trace
@@ -24,8 +25,8 @@ from sim.workload.trace import Trace, TraceBuilder, assuming_prefix
 FITTED = AgentSessions()
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
+@dataclass(frozen=True, slots=True, repr=False)
+class Workload(Shown):
     """Requests in order of arrival. `redraw(i)` is another draw of the same workload, None for a trace, which happened once.
 
     `max_concurrency` clients at most have a request in flight (None: no limit). `origin` is what made it, as plain attributes.
@@ -35,6 +36,16 @@ class Workload:
     max_concurrency: int | None = None
     redraw: Redraw | None = None
     origin: Mapping[str, Any] = field(default_factory=dict)
+
+    def shown(self) -> tuple[str, Figures]:
+        """Title and figures."""
+        title, figures = self.trace.shown()
+        clients = [] if self.max_concurrency is None else [("clients", str(self.max_concurrency))]
+        return title, [*figures, *clients, *([("trace", str(self.origin["trace"]))] if "trace" in self.origin else [])]
+
+    def __post_init__(self) -> None:
+        if self.max_concurrency is not None and self.max_concurrency < 1:
+            raise UsageError(f"clients in flight must be at least 1, got {self.max_concurrency}")
 
     @classmethod
     def drawn(
