@@ -61,10 +61,18 @@ class Retriever(nn.Module):
 
 
 def haystacks(
-    count: int, length: int, needles: int, distractors: int, gen: torch.Generator, first: int = 0, last: int = 0
+    count: int,
+    length: int,
+    needles: int,
+    distractors: int,
+    gen: torch.Generator,
+    first: int = 0,
+    last: int = 0,
+    paragraph: int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """(tokens [count, length], key tokens [count, needles, 2], values [count, needles], their positions): random tokens, in which each
-    needle and its `distractors`, which have one of its key tokens, lie anywhere but in the first and last tokens named.
+    needle and its `distractors`, which have one of its key tokens, lie anywhere but in the first and last tokens named. With a `paragraph`
+    of so many tokens the haystack is one random paragraph over and over.
     """
     device = gen.device
 
@@ -78,7 +86,7 @@ def haystacks(
     if needles * (1 + distractors) > slots:
         raise ValueError(f"length: {length} tokens do not hold {needles} needles with {distractors} distractors each")
     places = torch.rand(count, slots, generator=gen, device=device).argsort(1)[:, : needles * (1 + distractors)] * SLOT + first
-    tokens = draw(count, length)
+    tokens = draw(count, paragraph).repeat(1, -(-length // paragraph))[:, :length] if paragraph else draw(count, length)
     rows = torch.arange(count, device=device)[:, None]
     for i in range(3):
         tokens[rows, places + i] = planted[..., i].flatten(1)

@@ -37,6 +37,7 @@ CELLS = {
     ],
     "qwen2.5-7b-14-layers": [(1, 262144), (4, 262144), (8, 131072), (8, 240000), (8, 262144), (32, 60000)],
 }  # fmt: skip
+MORE = {"H200": {"qwen2.5-7b": [(1, 100000), (4, 24000), (4, 500000), (8, 262144), (16, 131072), (32, 60000)]}}  # what its memory holds
 COLUMNS = ("gpu", "model", "path", "batch", "context_tokens", "k_blocks", "step_ms", "step_low_ms", "step_high_ms")
 
 
@@ -65,7 +66,7 @@ def rows(gpu: str, ks: Sequence[int], served: bool) -> Iterator[dict[str, object
             spec_from_config({**config, "max_position_embeddings": 2**20}, "measured", "a shape"), get_gpu(gpu),
             limits=Limits(max_num_seqs=32, max_num_batched_tokens=8192),
         )  # fmt: skip
-        for batch, context in cells:
+        for batch, context in [*cells, *MORE.get(gpu, {}).get(model, [])]:
             for k in (0, *ks):
                 low, middle, high = 1e3 * np.quantile(steps_s(d, batch, context, k, served), [0.05, 0.5, 0.95])
                 yield dict(zip(COLUMNS, (gpu, model, "served" if served else "in-process", batch, context, k, f"{middle:.3f}", f"{low:.3f}",

@@ -1,0 +1,121 @@
+"""`python -m studies.rank_law`: recall of block selection by rank statistics, learnt from short contexts and scored on long ones.
+
+    rank - 1 of the needle's block among N candidates ~ BetaBinomial(N - 1, a, b)
+
+Each needle is beaten by a share of the other blocks, and that share varies from needle to needle as Beta(a, b). It belongs to a haystack,
+its distractors and a block size, not to a context or a budget: recall of k blocks at any context follows from the two numbers.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from scipy import optimize, stats
+
+TABLE = Path("docs/data/recall-retriever.csv")
+SHORT = 16384  # tokens: contexts up to here are learnt from
+Kind = tuple[str, int, int]  # haystack, distractors, block tokens
+
+
+@dataclass(frozen=True, slots=True)
+class RankCount:
+    """`within` of `trials` needles lie in one of the `blocks` best of `candidates` blocks at a context."""
+
+    context: int
+    candidates: int
+    blocks: int
+    within: int
+    trials: int
+
+
+def read(path: Path) -> dict[Kind, list[RankCount]]:
+    """Counts by kind, in the order of contexts and blocks."""
+    found: dict[Kind, list[RankCount]] = defaultdict(list)
+    with path.open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            kind = (row["haystack"], int(row["distractors"]), int(row["block_tokens"]))
+            numbers = (int(row[name]) for name in ("context_tokens", "candidates", "blocks", "within", "trials"))
+            found[kind].append(RankCount(*numbers))
+    return found
+
+
+def recall(a: float, b: float, blocks: Any, candidates: Any) -> Any:
+    """P(rank <= blocks) of the law."""
+    return stats.betabinom.cdf(np.asarray(blocks) - 1, np.asarray(candidates) - 1, a, b)
+
+
+def fit(counts: Sequence[RankCount]) -> tuple[float, float]:
+    """(a, b) of most likelihood: the counts of a context are those of the bins between its numbers of blocks."""
+    by_context: dict[int, list[RankCount]] = defaultdict(list)
+    for count in counts:
+        by_context[count.context].append(count)
+
+    def loss(logs: Any) -> float:
+        a, b = np.exp(logs)
+        total = 0.0
+        for rows in by_context.values():
+            share = recall(a, b, [r.blocks for r in rows], rows[0].candidates)
+            bins = np.diff([0.0, *share, 1.0])
+            seen = np.diff([0, *(r.within for r in rows), rows[0].trials])
+            total -= float(np.sum(seen * np.log(np.maximum(bins, 1e-12))))
+        return total
+
+    best = optimize.minimize(loss, np.zeros(2), method="Nelder-Mead", options={"xatol": 1e-3, "fatol": 1e-3, "maxiter": 400})
+    return float(np.exp(best.x[0])), float(np.exp(best.x[1]))
+
+
+def scored(counts: Sequence[RankCount], draws: int = 40, seed: int = 0) -> tuple[float, float, list[tuple[float, bool]]]:
+    """(a, b, error and whether inside the 90 % interval of every held-out count). The interval is of the law refitted to counts drawn from
+    it, and of the needles that were counted.
+    """
+    rng = np.random.default_rng(seed)
+    short, held = [c for c in counts if c.context <= SHORT], [c for c in counts if c.context > SHORT]
+    a, b = fit(short)
+    redrawn = []
+    for _ in range(draws):
+        again: list[RankCount] = []
+        for context in sorted({c.context for c in short}):
+            rows = [c for c in short if c.context == context]
+            ranks = 1 + stats.betabinom.rvs(rows[0].candidates - 1, a, b, size=rows[0].trials, random_state=rng)
+            again += [RankCount(context, r.candidates, r.blocks, int(np.sum(ranks <= r.blocks)), r.trials) for r in rows]
+        redrawn.append(fit(again))
+    out = []
+    for c in held:
+        seen = c.within / c.trials
+        drawn = [rng.binomial(c.trials, float(recall(*of, c.blocks, c.candidates))) / c.trials for of in redrawn for _ in range(5)]
+        low, high = np.quantile(drawn, [0.05, 0.95])
+        out.append((float(recall(a, b, c.blocks, c.candidates)) - seen, bool(low <= seen <= high)))
+    return a, b, out
+
+
+@click.command()
+@click.option("--from", "path", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=TABLE)
+def main(path: Path) -> None:
+    """Print the law of every kind and its score."""
+    click.echo(f"learnt from contexts up to {SHORT}, scored on longer ones, budgets from one block to all candidates")
+    every: list[tuple[float, bool]] = []
+    for (haystack, distractors, block), counts in sorted(read(path).items(), key=lambda item: (item[0][0], -item[0][2], item[0][1])):
+        a, b, found = scored(counts)
+        if not found:
+            continue
+        every += found
+        errors = np.abs([error for error, _ in found])
+        inside = np.mean([ok for _, ok in found])
+        same = [f"{recall(a, b, 32 * 128 // block, n // block):.3f}" for n in (32768, 262144)]
+        click.echo(
+            f"{haystack:9} {distractors:3} distractors, blocks of {block:3}: a {a:.3f} b {b:7.3f}  error {np.median(errors):.3f} "
+            f"(at most {errors.max():.3f}), {100 * inside:3.0f} % inside; 4,096 tokens find {same[0]} at 32K, {same[1]} at 256K"
+        )
+    errors = np.abs([error for error, _ in every])
+    click.echo(f"all: {len(every)} counts, median error {np.median(errors):.3f}, {100 * np.mean([ok for _, ok in every]):.0f} % inside")
+
+
+if __name__ == "__main__":
+    main()
