@@ -95,18 +95,18 @@ def serve_calls(
     f = _state(trace, config, steps, host, replicas, router, options, max_concurrency, shared, moves, keep, compiled)
     given = given_of(steps, compiled)
     go_on = compiler.resolved(f, given) if compiled else plain.serve_fleet
-    logs = [Log() for _ in range(replicas)]
+    logs, engines = [Log() for _ in range(replicas)], [row_of(f.core.engines, i) for i in range(replicas)]
     while (reason := int(go_on(f, given))) != DONE:
         if reason == TOO_LATE:
             raise OverflowError("more simulated time than 64 bits of ticks hold")
-        s = row_of(f.core.engines, int(f.c[on.AT]))
+        s = engines[f.c[on.AT]]
         if reason == NEEDS_ROOM:
             logs[f.c[on.AT]].drain(f.core, s)
         else:
             supply(f.core, s, steps, reason)
     calls, every, served = np.asarray(f.calls).reshape(-1, on.CALL), np.arange(len(trace)), []
     for i, log in enumerate(logs if keep else ()):
-        log.drain(f.core, row_of(f.core.engines, i))
+        log.drain(f.core, engines[i])
         served.append(log.served(every))
     requests = table_of(f.core.requests, RequestRow, len(trace))
     columns = calls[:, on.REPLICA], calls[:, on.REACHED], calls[:, on.DECISION]

@@ -13,6 +13,9 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from sim.cost.attention import BLOCKS_AT_ONCE, reread
 from sim.cost.batch import DENSE, BatchShape, chunk_sums, from_sums, mixed_batch
 from sim.cost.coefficients import Coefficients, coefficients
@@ -412,9 +415,10 @@ class StepTime:
         """Decodes of the largest graph."""
         return int(self._decode_sizes[-1])
 
-    def decode_padding(self, batch: int) -> float:
-        """Rows that the graph captured for `batch` decodes computes beyond them."""
-        return float(self._padded(BatchShape(decode_seqs=float(batch))).padding)
+    def decode_paddings(self, most: int) -> NDArray[np.float64]:
+        """Rows that the graphs captured for 0 to `most` decodes compute beyond them, shape [most + 1]."""
+        none = np.zeros(most + 1)
+        return none if self.micro_batch or self.eager else none + captured_padding(np.arange(most + 1.0), self._decode_sizes)
 
     def _at(self, batch: int, octave: int) -> int:
         share = -(-batch // self._parts)

@@ -269,15 +269,18 @@ class SendRow:
 
 @dataclass(slots=True, eq=False)
 class BlockRow:
-    """A KV block that several requests begin with, or a run of blocks with contents that only one can ask for and nobody holds."""
+    """A KV block that several requests begin with, or a run of blocks with contents that only one can ask for and nobody holds.
+
+    It begins with noughts, and is filled in when it comes to stand for something (sim.engine.rows.kv.new_row).
+    """
 
     refs: int = 0  # holders
     count: int = 0  # blocks
     name: int = 0  # of what several begin with, + 1; 0: a run
-    copy: int = NOBODY  # next block with the same contents, or run of the same request
-    before: int = NOBODY  # in the order of eviction
-    behind: int = NOBODY
-    request: int = NOBODY  # who may ask for the run, from its block `first` on
+    copy: int = 0  # next block with the same contents, or run of the same request
+    before: int = 0  # in the order of eviction
+    behind: int = 0
+    request: int = 0  # who may ask for the run, from its block `first` on
     first: int = 0
 
 

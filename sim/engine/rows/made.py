@@ -136,7 +136,7 @@ def make_core(
     }  # fmt: skip
     chances = Speculation.of(config).position_probability if one.drafting else float
     acceptance = np.array([chances(place) for place in range(one.drafting)])
-    padding = np.array([steps.decode_padding(batch) for batch in range(seqs + 1)] if steps else ())
+    padding = steps.decode_paddings(seqs) if steps else np.zeros(0)
     running: Any = np.zeros((replicas, 2, seqs), dtype=np.int64)
     running[:, 1] = np.arange(seqs)
     most_rows = min(config.max_num_batched_tokens, blocks * config.block_size)  # all of them have KV, but the last ones

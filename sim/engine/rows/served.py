@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -20,14 +20,36 @@ from sim.ticks import TICK_S
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 KV = NAMES._fields.index("kv")
+NAMED = {"decode_kept": "decode_context", "prefill_tokens": "chunk_tokens", "sampled": "logits"}  # parts of a batch shape in the log
 TOGETHER = 2**16  # iterations looked at together
+
+
+class Columns:
+    """Columns of rows that come part by part: each is laid out when its part comes, and joined when it is first looked at."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, list[NDArray[Any]]] = {each.name: [] for each in fields(at.LogRow)}
+        self._whole: dict[str, NDArray[Any]] = {}
+        self.count = 0
+
+    def add(self, rows: NDArray[Any]) -> None:
+        """The next rows (records of layout.LogRow)."""
+        assert not self._whole
+        self.count += len(rows)
+        for name, parts in self._parts.items():
+            parts.append(rows[name].copy())
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        if name not in self._whole:
+            self._whole[name] = np.concatenate(self._parts.pop(name))
+        return self._whole[name]
 
 
 class Log:
     """Rows moved out of the log of a replica."""
 
     def __init__(self) -> None:
-        self._rows: list[Any] = []
+        self._rows = Columns()
         self._entries: list[Any] = []
 
     def drain(self, e: Core, s: Any) -> None:
@@ -35,8 +57,8 @@ class Log:
         kept = int(s.under_way >= 0)
         count = int(s.rows) - kept
         first, entry = int(s.first_row), int(s.first_entry)
-        self._rows.append(_part(e.log, at.LogRow, first, count))
-        self._entries.append(_part(e.entries, at.EntryRow, entry, int(s.entries)))
+        self._rows.add(_part(e.log, at.LogRow, first, count))
+        self._entries.append(_part(e.entries, at.EntryRow, entry, int(s.entries)).copy())
         if kept:
             log: Any = e.log
             log[first] = log[first + count]
@@ -47,22 +69,22 @@ class Log:
 
     def served(self, calls: Ints) -> Served:
         """All of it."""
-        return Served(np.concatenate(self._rows), np.concatenate(self._entries), calls)
+        return Served(self._rows, np.concatenate(self._entries), calls)
 
 
 def _part(rows: Any, row: type, first: int, count: int) -> NDArray[Any]:
     if isinstance(rows, np.ndarray):
-        return rows[first : first + count].copy()
+        return rows[first : first + count]
     return table_of([rows.pop(place) for place in range(first, first + count)], row, count)
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Log of a replica: `rows` (layout.LogRow) and `entries` (layout.EntryRow), whose requests are places; `calls` are their names
+    """Log of a replica: `rows` (columns of layout.LogRow) and `entries` (layout.EntryRow), whose requests are places; `calls` are their names
     elsewhere.
     """
 
-    rows: NDArray[Any]
+    rows: Columns
     entries: NDArray[Any]
     calls: Ints
 
@@ -72,7 +94,7 @@ class Expanded:
 
     def __init__(self, served: Served, steps: StepTime) -> None:
         self.rows, self.entries, self._steps = served.rows, served.entries, steps
-        self.count = len(self.rows)
+        self.count = served.rows.count
 
     @property
     def ends(self) -> Ints:
@@ -96,14 +118,7 @@ class Expanded:
 
     def shape(self, which: Any) -> BatchShape:
         """The batches of some iterations."""
-        r = self.rows[which]
-        context = r["decode_context"]
-        none = np.zeros(len(context))
-        return BatchShape(
-            r["decode_seqs"], context, r["decode_window"], context, r["prefill_seqs"], r["chunk_tokens"], r["prefill_context"],
-            r["prefill_pairs"], r["prefill_window_context"], r["prefill_window_pairs"], r["logits"], r["has_prefill"], r["eager"],
-            r["pieces"], r["padding"], none + r["others"], r["head_pairs"], r["head_cached"],
-        )  # fmt: skip
+        return BatchShape(*(self.rows[NAMED.get(name, name)][which] for name in BatchShape._fields))
 
     def terms(self, which: Any) -> Floats:
         """Seconds by term of some iterations, shape [them, terms]."""
@@ -115,11 +130,11 @@ class Expanded:
 
     @cached_property
     def _terms(self) -> Floats:
-        return self.terms(np.arange(self.count))
+        return self.terms(slice(None))
 
     def term_totals(self) -> Floats:
         """Seconds by term of all iterations, shape [terms]."""
-        parts = (np.arange(begin, min(begin + TOGETHER, self.count)) for begin in range(0, self.count, TOGETHER))
+        parts = (slice(begin, begin + TOGETHER) for begin in range(0, self.count, TOGETHER))
         found: Floats = np.sum([np.zeros(len(NAMES)), *(self.terms(part).sum(axis=0) for part in parts)], axis=0)
         return found
 
