@@ -27,12 +27,20 @@ def fleet_tables(record: RunRecord, prefill: Collection[int] = (), pools: Sequen
     """
     count = len(record.paid_s) or int(np.max(record.requests["replica"], initial=0)) + 1
     ttft = request_latencies_ms(record)["ttft"]
+    answered, ran = _by_replica(record.requests["replica"], count), _by_replica(record.iterations["iteration_replica"], count)
+    rows = [_replica(record, ttft, replica, answered[replica], ran[replica]) for replica in range(count)]
     return {
-        "replicas": [_replica(record, ttft, replica) | ({"pool": pools[replica]} if pools else {}) for replica in range(count)],
+        "replicas": [row | ({"pool": pools[replica]} if pools else {}) for replica, row in enumerate(rows)],
         "decisions": _decisions(record, ttft),
         "long_tail": {str(seconds): int((ttft > 1e3 * seconds).sum()) for seconds in LONG_S},
         "hotspot_index": _hotspot(record, [replica for replica in range(count) if replica not in prefill]),
     }
+
+
+def _by_replica(replica: Any, count: int) -> list[NDArray[np.int64]]:
+    """The rows of every replica, in order."""
+    order = np.argsort(replica, kind="stable")
+    return np.split(order, np.searchsorted(np.asarray(replica)[order], np.arange(1, count)))
 
 
 def _decisions(record: RunRecord, ttft: Floats) -> list[dict[str, Any]]:
@@ -42,15 +50,16 @@ def _decisions(record: RunRecord, ttft: Floats) -> list[dict[str, Any]]:
     return sorted((row for row in found if row["requests"]), key=lambda row: str(row["decision"]))
 
 
-def _replica(record: RunRecord, ttft: Floats, replica: int) -> dict[str, float | int]:
-    """Requests that a replica answered, what of their prompts it had, and of its iterations how much of its time up they took."""
-    mine = (record.requests["replica"] == replica) & ~np.isnan(ttft)
+def _replica(record: RunRecord, ttft: Floats, replica: int, sent: NDArray[Any], ran: NDArray[Any]) -> dict[str, float | int]:
+    """Requests that a replica answered of those `sent` to it, what of their prompts it had, and of its iterations (`ran`) how much of its
+    time up they took.
+    """
+    mine = sent[~np.isnan(ttft[sent])]
     prompts, cached = (int(record.requests[name][mine].sum()) for name in ("prompt_tokens", "cached_tokens"))
     found = {"replica": replica, **_ttft(ttft[mine], (90,)), "prefix_cache_hit_rate": cached / prompts if prompts else np.nan}
     log = record.iterations
     if not len(log["start_s"]):
         return found
-    ran = log["iteration_replica"] == replica
     up_s = record.paid_s[replica] if record.paid_s else float((log["start_s"] + log["duration_s"]).max())
     busy = float(log["duration_s"][ran].sum()) / up_s if up_s else 0.0
     computed = int(log["prefill_tokens"][ran].sum())
@@ -75,5 +84,6 @@ def _hotspot(record: RunRecord, replicas: list[int]) -> float:
     requests = record.requests
     left = np.fmin(np.asarray(requests["finish_s"], dtype=np.float64), np.asarray(requests["cancelled_s"], dtype=np.float64))
     there_s = np.nan_to_num(left - requests["arrival_s"])
-    spent = np.array([there_s[requests["replica"] == replica].sum() for replica in replicas])
+    rows = _by_replica(requests["replica"], max(replicas, default=-1) + 1)
+    spent = np.array([there_s[rows[replica]].sum() for replica in replicas])
     return float(spent.max() / spent.mean()) if spent.sum() > 0 else float("nan")

@@ -128,7 +128,10 @@ def _shared(trace: Trace, block_size: int, max_model_len: int) -> Chains | None:
 
 @lru_cache(maxsize=4)
 def _shared_by(prompts: _Prompts, block_size: int, max_model_len: int) -> Chains | None:
-    found = TraceSource(prompts.trace, block_size, max_model_len).chains()
+    trace = prompts.trace
+    if not trace.adapters and not any(trace.session_ids) and trace.contents.count(None) == len(trace):
+        return None
+    found = TraceSource(trace, block_size, max_model_len).chains()
     return found if found.depths.any() else None
 
 
@@ -333,8 +336,8 @@ def _requests(trace: Trace, run: FleetRun, host: HostRates, decision: Ints) -> d
         "prompt_tokens": trace.prompt_tokens[order],
         "output_tokens": trace.output_tokens[order],
         "generated_tokens": trace.output_tokens[order],
-        "cached_tokens": rows["cached"],
-        "preemptions": rows["preemptions"],
+        "cached_tokens": rows["cached"].astype(np.int64),
+        "preemptions": rows["preemptions"].astype(np.int64),
         "replica": run.replica[order],
         "turn": np.asarray(trace.turns)[order],
         "decision": decision,

@@ -1,7 +1,8 @@
 """Rows of the engine and their named columns: requests, engines, iterations, shares, KV blocks.
 
 A row is an object with the fields below in plain Python, and a record of the same fields in a numpy array where the loop is compiled;
-both read `e.requests[r].prompt`. Fields are 64-bit whole numbers unless annotated as floats. Times are ticks (sim.ticks).
+both read `e.requests[r].prompt`. Fields are whole numbers of 64 bits, or of 32 where they are Small, unless annotated as floats. Times are
+ticks (sim.ticks).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+Small = int  # a count that 32 bits hold
 NEVER = 2**62  # when an idle engine goes on
 # phases: what the loop does next
 DECIDE, SENDS, LAUNCH, LAST, IDLE = range(
@@ -27,53 +29,54 @@ OUTSIDE, QUEUED, RUNNING = range(3)  # where a request is
 VLLM, SGLANG, LLAMACPP = range(3)  # kinds of engines
 OCTAVES = 40  # of the mean context of a decode batch
 NOBODY = -1
+LINE = 64  # bytes that a processor reads together
 
 
 @dataclass(slots=True, eq=False)
 class RequestRow:
     """One request. What every iteration reads comes first."""
 
-    computed: int = 0  # tokens that have KV, those of iterations under way among them
-    generated: int = 0  # tokens sampled
-    under_way: int = 0  # tokens of iterations under way
-    coming: int = 0  # samples of iterations under way, drafts among them
-    prompt: int = 0  # tokens
-    output: int = 0
-    held: int = 0  # KV blocks
-    hashed: int = 0  # of these, leading ones that can be found
-    drafts: int = 0  # proposed for the next iteration
-    prefilling: int = 0  # its latest share left some of what is known to compute
-    stale: int = 0  # tokens of iterations under way that it lost its place in
-    cancelled: int = 0
-    in_prefill: int = 0  # started or resumed, and no token since
-    state: int = 0
-    seat: int = NOBODY
-    preemptions: int = 0
+    computed: Small = 0  # tokens that have KV, those of iterations under way among them
+    generated: Small = 0  # tokens sampled
+    under_way: Small = 0  # tokens of iterations under way
+    coming: Small = 0  # samples of iterations under way, drafts among them
+    prompt: Small = 0  # tokens
+    output: Small = 0
+    held: Small = 0  # KV blocks
+    hashed: Small = 0  # of these, leading ones that can be found
+    drafts: Small = 0  # proposed for the next iteration
+    prefilling: Small = 0  # its latest share left some of what is known to compute
+    stale: Small = 0  # tokens of iterations under way that it lost its place in
+    cancelled: Small = 0
+    in_prefill: Small = 0  # started or resumed, and no token since
+    state: Small = 0
+    seat: Small = NOBODY
+    preemptions: Small = 0
+    name_rank: Small = 0  # place of its name among all
+    comes_with: Small = 0  # tokens whose KV comes with the request
+    names: Small = 0  # where the names of its leading blocks begin that others also ask for
+    depth: Small = 0  # and how many
+    before: Small = NOBODY  # in the queue
+    behind: Small = NOBODY
+    deferred: Small = 0  # it was passed over while it was stale, and still waits
+    hits: Small = 0  # blocks found at the latest admission
+    own: Small = NOBODY  # first of its runs of blocks that it gave back and may ask for
+    leads: Small = 0  # it begins with tokens that are neither cached nor those of one further up
+    node: Small = NOBODY  # where its cached pages end (sim.engine.rows.radix)
+    cached: Small = NOBODY  # prompt tokens found at the first admission; -1: not admitted
+    sampled_in: Small = NOBODY  # number of the iteration of its latest token, where a log is kept
+    fresh: Small = 0  # prompt tokens of all whose first token came in the same iteration
     arrives: int = 0  # ticks, when the engine gets it
     arrival_s: float = 0.0  # when its client sent it
     priority: int = 0
-    name_rank: int = 0  # place of its name among all
     luck: int = 0  # 32 bits that its draws hang on
-    comes_with: int = 0  # tokens whose KV comes with the request
-    names: int = 0  # where the names of its leading blocks begin that others also ask for
-    depth: int = 0  # and how many
-    before: int = NOBODY  # in the queue
-    behind: int = NOBODY
-    deferred: int = 0  # it was passed over while it was stale, and still waits
-    hits: int = 0  # blocks found at the latest admission
-    own: int = NOBODY  # first of its runs of blocks that it gave back and may ask for
-    rank: int = 0  # of those that wait: longest cached prefix first
-    leads: int = 0  # it begins with tokens that are neither cached nor those of one further up
-    node: int = NOBODY  # where its cached pages end (sim.engine.rows.radix)
-    cached: int = NOBODY  # prompt tokens found at the first admission; -1: not admitted
-    sampled_in: int = NOBODY  # number of the iteration of its latest token, where a log is kept
     sampled_at: int = 0  # ticks when that was sent
     scheduled: int = NOBODY
     first_sent: int = NOBODY
-    first_place: float = 0.0  # tokens before it at the API server, and parts of one
     last_sent: int = NOBODY
+    rank: int = 0  # of those that wait: longest cached prefix first
+    first_place: float = 0.0  # tokens before it at the API server, and parts of one
     last_place: float = 0.0
-    fresh: int = 0  # prompt tokens of all whose first token came in the same iteration
 
 
 @dataclass(slots=True, eq=False)
@@ -394,7 +397,7 @@ ROWS = {
 @cache
 def dtype_of(row: type) -> np.dtype[Any]:
     """The record of a row."""
-    return np.dtype([(each.name, np.float64 if each.type == "float" else np.int64) for each in fields(row)])
+    return np.dtype([(each.name, {"float": np.float64, "Small": np.int32}.get(str(each.type), np.int64)) for each in fields(row)])
 
 
 @cache
@@ -406,11 +409,17 @@ def _blank(row: type) -> NDArray[Any]:
 
 
 def records(row: type, count: int) -> NDArray[Any]:
-    """So many rows as they begin, as an array. Rows that begin with noughts take no memory until they are touched."""
-    found = np.zeros(count, dtype=dtype_of(row))
-    if _blank(row).tobytes().strip(b"\0"):
-        found[:] = _blank(row)
-    return found
+    """So many rows as they begin, as an array that begins with a line of the cache. Rows that begin with noughts take no memory until they
+    are touched.
+    """
+    size = dtype_of(row).itemsize
+    room = np.zeros(count * size // 8 + LINE // 8, dtype=np.int64)
+    begin = -room.ctypes.data % LINE // 8
+    words = room[begin : begin + count * size // 8]
+    blank = np.frombuffer(_blank(row).tobytes(), dtype=np.int64)
+    if blank.any():
+        words.reshape(count, size // 8)[:] = blank
+    return words.view(dtype_of(row))
 
 
 class Lazily(dict[int, Any]):

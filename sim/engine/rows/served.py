@@ -80,8 +80,8 @@ def _part(rows: Any, row: type, first: int, count: int) -> NDArray[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Log of a replica: `rows` (columns of layout.LogRow) and `entries` (layout.EntryRow), whose requests are places; `calls` are their names
-    elsewhere.
+    """Log of a replica: columns of its rows (layout.LogRow), and `entries` (layout.EntryRow), whose requests are places; `calls` are their
+    names elsewhere.
     """
 
     rows: Columns
