@@ -18,6 +18,7 @@ from typing import Any
 
 from sim.errors import UsageError
 
+GZIP = b"\x1f\x8b"
 LONGEST_NAME = 200  # bytes of a name that a temporary one keeps
 _LEFT = re.compile(r"\.(.+)\.([0-9a-f]{8})-(\d{1,9})\.[0-9a-f]{8}\.(tmp|old)", re.DOTALL)
 
@@ -110,20 +111,36 @@ def made_folder(path: Path) -> None:
 
 
 def text_of(path: Path, most_bytes: int, name: str | None = None) -> str:
-    """A UTF-8 text, of which no more than `most_bytes` are read. Raises UsageError calling the file `name` when it is none or larger,
-    OSError when it cannot be read.
+    """A UTF-8 text, gzipped or not, of which no more than `most_bytes` are read. Raises UsageError calling the file `name` when it is none
+    or larger, OSError when it cannot be read.
     """
     pieces, left = [], most_bytes + 1
     with path.open("rb") as file:
         while left and (piece := file.read(min(left, 1 << 20))):
             pieces.append(piece)
             left -= len(piece)
+    content = b"".join(pieces)
+    if left and content[:2] == GZIP:
+        content = _unpacked(content, most_bytes + 1, str(name or path))
+        left = most_bytes + 1 - len(content)
     if not left:
         raise UsageError(f"{name or path}: larger than {most_bytes >> 10} KiB")
     try:
-        return b"".join(pieces).decode("utf-8")
+        return content.decode("utf-8")
     except UnicodeDecodeError:
         raise UsageError(f"{name or path}: not UTF-8 text") from None
+
+
+def _unpacked(content: bytes, most: int, name: str) -> bytes:
+    """The first `most` bytes of what was gzipped. UsageError where it is damaged."""
+    import gzip
+    from io import BytesIO
+
+    try:
+        with gzip.GzipFile(fileobj=BytesIO(content)) as file:
+            return file.read(most)
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        raise UsageError(f"{name}: a damaged gzip file") from None
 
 
 def _file_target(path: str | Path) -> Path:

@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "what-if": ("simctl.commands.what_if_command", "Can this GPU serve this context, how fast, and what binds?"),
     "simulate": ("simctl.commands.simulate_command", "Serve a workload, replayed or drawn, on simulated engine replicas."),
     "watch": ("simctl.commands.watch_command", "A running server beside its twin: predicted latency, and when its SLO breaks."),
+    "check": ("simctl.commands.check_command", "Is my server as fast as it should be? By logs of it; if not, why."),
     "explain": ("simctl.commands.explain_command", "Where the time of a simulated request went, in parts that add up."),
     "calibrate": ("simctl.commands.calibrate_command", "Learn the rates of a GPU from measurements, with held-out error."),
     "learn": ("simctl.commands.learn_command", "Learn the rates behind a served log, request by request."),

@@ -39,7 +39,7 @@ def inferencex(name: str, body: Mapping[str, Any], given: Mapping[str, Any]) -> 
         whole = ttft + (output - 1) * number(name, "mean_tpot", body.get("mean_tpot"))
     said = [f"{field} {body[field]}" for field in ("hw", "framework", "model", "precision", "tp", "ep", "image") if body.get(field)]
     notes = [ONLY_MEANS, f"it says {', '.join(said)}: check them against the options"]
-    return _loop(name, "InferenceX", clients, (prompt, output, ttft, whole), notes, given)
+    return _loop(name, "InferenceX", clients, (prompt, output, ttft, whole), notes, {**given, "model_id": str(body.get("model") or "")})
 
 
 def genai_perf(name: str, body: Mapping[str, Any], given: Mapping[str, Any]) -> ServedLog:
@@ -131,7 +131,14 @@ def bench_summary(name: str, body: Mapping[str, Any], given: Mapping[str, Any]) 
     how["stated"] = _means(output, ttft, e2el)
     if body.get("p99_ttft_ms"):
         how["stated"]["p99_ttft_s"] = said("p99_ttft_ms") / 1e3
-    return assemble(seen, name=name, source=f"a summary ({body.get('model_id') or 'model not stated'})", notes=notes, **how)
+    return assemble(
+        seen,
+        name=name,
+        source=f"a summary ({body.get('model_id') or 'model not stated'})",
+        notes=notes,
+        model_id=str(body.get("model_id") or ""),
+        **how,
+    )
 
 
 def _loop(

@@ -17,9 +17,9 @@ from calibrate.logs.bench_means import (
     is_bench_summary,
     is_genai_perf,
     is_inferencex,
-    printed_summary,
 )
 from calibrate.logs.lists import inference_perf, llmperf, multi_turn
+from calibrate.logs.pasted import pasted_log
 from calibrate.logs.requests import LoggedRequest, ServedLog, assemble
 from calibrate.logs.tools import aiperf, bench_serve, guidellm
 from calibrate.served.runs import LOG_COLUMNS, Experiment, ServedRun, read_experiments
@@ -76,10 +76,11 @@ def read_log(
 
     Raises UsageError naming the file, the request and the field; OSError when it cannot be read.
     """
-    text = text_of(path, MOST_BYTES, path.name)
+    if not (text := text_of(path, MOST_BYTES, path.name)).strip():
+        raise UsageError(f"{path.name}: an empty log")
     given: Mapping[str, Any] = {name: value for name, value in (("clients", clients), ("assume_prefix", assume_prefix)) if value}
-    if (printed := printed_summary(text)) is not None:
-        return bench_summary(path.name, printed, given)
+    if (pasted := pasted_log(text, given, path.name)) is not None:
+        return pasted
     if text.lstrip()[:1] not in ("{", "["):
         if path.suffix.lower() in (".json", ".jsonl"):
             raise UsageError(f"{path.name}: not JSON: {KNOWN}")

@@ -76,6 +76,7 @@ class ServedLog:
     waited_s: Array
     source: str
     notes: tuple[str, ...] = field(default=())
+    model_id: str = ""  # the model that the log names, where it does
 
     def served_by(self, d: Deployment, name: str) -> ServedRun:
         """The log as a served run of a deployment."""
@@ -94,6 +95,7 @@ def assemble(
     clients: int = 0,
     assume_prefix: int = 0,
     stated: Mapping[str, float] | None = None,
+    model_id: str = "",
 ) -> ServedLog:
     """Sort, check and, where the log does not say when requests were sent, place them.
 
@@ -150,7 +152,7 @@ def assemble(
         stated=stated,
         text=True,  # benchmarks send texts, and users do
     )
-    return ServedLog(experiment, answered, np.where(answered, np.nan, column["waited_s"]), source, tuple(said))
+    return ServedLog(experiment, answered, np.where(answered, np.nan, column["waited_s"]), source, tuple(said), model_id)
 
 
 def _streams(seen: Sequence[LoggedRequest], sent: Array) -> tuple[Array, ...] | None:

@@ -70,6 +70,7 @@ def bench_serve(name: str, body: Mapping[str, Any], timeout_s: float | None, giv
         notes=failures(failed, timeout_s),
         rate_per_s=rate,
         burstiness=burstiness,
+        model_id=str(body.get("model_id") or ""),
         **{**given, "clients": given.get("clients") or count(name, "max_concurrency", body.get("max_concurrency") or 0)},
     )
 

@@ -21,6 +21,7 @@ from sim.results.quantiles import MEDIAN_SE
 Array = NDArray[np.float64]
 APART_S = 0.07  # from any other first token: of two prompts close together, who held up whom cannot be known
 LEAST_PROMPTS, MOST_PROMPTS = 5, 1000
+EVEN = 8  # tokens of an answer that do not come evenly by chance
 QUARTILES_TELL = 0.37  # of what all values would show of their variance, quartiles do: degrees of freedom per value
 # A host's time to launch as served over that in process, where much of it hides: median and log sd of 13 runs (1.3 to 2.7, their own
 # errors taken off); and log sd at other loads about that at its low load, of seven runs.
@@ -32,6 +33,8 @@ def launch_waits(experiment: Experiment) -> list[tuple[float, int]]:
     other first token came near. None without token times.
     """
     times, found = experiment.token_s or (), []
+    if any(len(t) > EVEN and np.ptp(np.diff(t)) < 1e-6 for t in times):  # a mean laid out evenly: nobody saw these tokens come
+        return []
     first, last = (np.array([t[end] if len(t) else np.nan for t in times]) for end in (0, -1))
     for i in np.flatnonzero(np.isfinite(first) & (experiment.prompt_tokens > GRAPH_TOKENS))[:MOST_PROMPTS] if times else ():
         apart = np.abs(np.delete(first, i) - first[i])

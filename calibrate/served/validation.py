@@ -7,26 +7,23 @@ from pathlib import Path
 
 import numpy as np
 
+from calibrate.served.alarms import cached_prompts
 from calibrate.served.figures import FigureScore, figure_scores
 from calibrate.served.host_fit import learn_host
 from calibrate.served.overhead import ServedRates, as_learnt, fit_overhead, transferred
 from calibrate.served.replay import METRICS, Prediction, replay
 from calibrate.served.runs import Experiment, ServedRun
 from calibrate.served.scores import BOUNDS, Replicates, Score, replicates, replicates_of, score
-from sim.cost.batch import chunk_sums, from_sums
 from sim.cost.rates import RateDraws
 from sim.errors import UsageError
 from sim.rates.host import Host
 from sim.rates.load import load_rates, on_another_machine
-from sim.rates.priors import flops_for
 from sim.rates.serving import ServingOverhead, packaged_overhead
 from sim.results.chance import STAGES
 from sim.study.simulate import DEFAULT_DRAWS
 
 RATE_DRAWS = STAGES[-1]  # as simulate has; only as many as asked for are replayed
 FIRST_SHARE, FIRST_LEAST = 0.1, 20  # of a log's requests that are learnt from, by default
-SOON = 0.05  # share of prompts answered below their roofline that is worth a word
-SAY = "say --log-option assume-prefix=N, or give prefix_ids"
 KEEP = "Next: simctl learn LOG --host-out FILE keeps this host for --host FILE of other questions"
 COLD = 3.0  # medians of TTFT: the leading requests of a log that take longer met a server that was still warming up
 
@@ -144,22 +141,7 @@ def _log(run: ServedRun, settings: ValidationSettings) -> ValidationReport:
         else f"fitting to {what[0]} did not lower the errors on {what[1]}: the packaged overhead is used as it is; neither is scored"
     )
     rest = slice(judged.stop, None)
-    return _report(run, choices[best], [_of_part(log, replays[best], rest)], (*hinted(run, log), note))
-
-
-def hinted(run: ServedRun, log: Experiment) -> list[str]:
-    """What the log says of its server that the replay does not know: prompts answered sooner than their GEMMs can be computed."""
-    if log.content or log.cached_tokens is not None or not run.limits.enable_prefix_caching:
-        return []
-    work = run.deployment.work(from_sums(0.0, 0.0, 0.0, 0.0, chunk_sums([(1024.0, 1024.0, 1.0)], run.model.window)))
-    peak, _ = flops_for(run.gpu, run.precision.weights)
-    least_s = (work.linear_flops + work.expert_flops) / 1024.0 / peak * log.prompt_tokens
-    soon = int((log.ttft_s < least_s).sum())
-    if soon < SOON * len(log.ttft_s):
-        return []
-    return [
-        f"shared prefixes? {soon} of {len(log.ttft_s)} prompts were answered sooner than their GEMMs take at the datasheet's peak: {SAY}"
-    ]
+    return _report(run, choices[best], [_of_part(log, replays[best], rest)], (*cached_prompts(run, log), note))
 
 
 def _of_part(log: Experiment, seen: Prediction, part: slice) -> tuple[Experiment, Prediction]:

@@ -23,7 +23,7 @@ HOSTS = 0.88  # geometric mean over six hosts of the geometric mean of the two
 MOST = 20.0  # times the measured hosts', or a MOST-th: beyond, a number or a file means something else
 SCHEMA, MOST_BYTES = "simctl-host/1", 1 << 16
 API_TIMES = ("request_s", "serial_s", "prompt_token_s", "token_s")
-FACTORS = ("launch", "work", "step")
+FACTORS = ("launch", "work", "step", "clock")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,8 @@ class Host:
     """Times of a host over those of the measured ones (1 is as measured; less is faster), and of a server learnt from its own requests.
 
     `launch`: to launch kernels one by one; `work`: of the engine's own work per iteration and per sequence, and of its API server, all of
-    it interpreted Python; `step`: of the GPU's iterations over those predicted. Their log sds are None where nothing was learnt of them.
+    it interpreted Python; `step`: of the GPU's iterations over those predicted; `clock`: of what computing binds (GEMMs, attention of
+    prompts) beyond that, as a throttled card takes. Their log sds are None where nothing was learnt of them.
     `api_s` are seconds by name (sim.rates.serving.UNITS), instead of the packaged servers' times `work`. `link_bytes_per_s`: bandwidth
     between host memory and a GPU.
     """
@@ -39,9 +40,11 @@ class Host:
     launch: float = 1.0
     work: float = 1.0
     step: float = 1.0
+    clock: float = 1.0
     launch_sd: float | None = None
     work_sd: float | None = None
     step_sd: float | None = None
+    clock_sd: float | None = None
     api_s: Mapping[str, float] = field(default_factory=dict)
     link_bytes_per_s: float | None = None
     source: str = "as given"

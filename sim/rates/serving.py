@@ -31,6 +31,7 @@ SCHEMA, HOSTS_SCHEMA = "simctl-serving-overhead/1", "simctl-serving-overheads/1"
 MIN_C0_S = 1e-5
 PARTLY_EXPOSED = ("c_seq_s", "c_prefill_s")  # host work of which serving shows a share
 LAUNCHING = ("launch_layer_s",)
+COMPUTING = ("linear_flops_per_s", "expert_flops_per_s", "attention_flops_per_s")  # by the GPU's clock
 DECLARED = Provenance(Origin.PRIOR, "declared prior")
 # A prompt of text takes so much longer to its first token than token ids do: HTTP, tokenising, a client that is not ours. Median of a 14B
 # served on an H200 (2.7 ms) and of a 7B in fp8 (4 ms), `vllm bench serve` beside our client, at 1,000 tokens or less; and per token, of
@@ -130,6 +131,8 @@ class ServingOverhead:
     step: float = 1.0  # step times over those predicted
     step_sd: float = -1.0  # of its logarithm, in place of what the formula is known to miss; negative: nothing was learnt
     link_bytes_per_s: float = 0.0  # of the host link; 0: the GPU's
+    clock: float = 1.0  # time of what computing binds, over that predicted
+    clock_sd: float = 0.0  # of its logarithm
 
     @property
     def run(self) -> str:
@@ -157,6 +160,8 @@ class ServingOverhead:
             step=host.step,
             step_sd=-1.0 if host.step_sd is None else host.step_sd,
             link_bytes_per_s=host.link_bytes_per_s or self.link_bytes_per_s,
+            clock=host.clock,
+            clock_sd=host.clock_sd or 0.0,
             **times,
         )
 
@@ -185,6 +190,9 @@ class ServingOverhead:
         if self.step_sd >= 0.0 and several:
             steps = np.random.default_rng(13).standard_normal(rates.count)
             served = at_steps(served, self.step, np.exp(math.hypot(self.step_sd, LOADS_SD) * steps))
+        if self.clock != 1.0 or self.clock_sd:
+            clocks = np.random.default_rng(14).standard_normal(rates.count) if several else 0.0
+            served = scaled(served, COMPUTING, 1 / self.clock, np.exp(self.clock_sd * clocks) / self.clock, why)
         return replace(served, source=rates.source.after(f"serving overhead of {self.engine} measured on {self.gpu}"))
 
 

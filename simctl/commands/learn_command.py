@@ -15,7 +15,8 @@ from simctl.options.shared_options import fit_option, log_options
 
 SECTIONS = {
     "What a log does not say of its server": (
-        "model", "gpu", "dtype", "tp", "engine", "max-num-seqs", "max-num-batched-tokens", "max-concurrency", "log-option",
+        "from-deployment", "model", "gpu", "dtype", "tp", "engine", "max-num-seqs", "max-num-batched-tokens", "max-concurrency",
+        "log-option",
     ),
     "Sampling": ("fit-option",),
 }  # fmt: skip

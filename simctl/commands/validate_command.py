@@ -17,7 +17,7 @@ SECTIONS = {
     "What to validate": ("run", "list", "left-out", "grid", "posterior", "draws"),
     "What is fitted to the run itself": ("transferred", "overhead", "host", "save-overhead"),
     "What a log does not say of its server (--run LOG)": (
-        "model", "gpu", "dtype", "tp", "engine", "max-num-seqs", "max-num-batched-tokens", "max-concurrency",
+        "from-deployment", "model", "gpu", "dtype", "tp", "engine", "max-num-seqs", "max-num-batched-tokens", "max-concurrency",
         "log-option",
     ),
 }  # fmt: skip

@@ -37,16 +37,18 @@ def _take_deployment(ctx: click.Context, param: click.Parameter, path: Path | No
         click.echo(line, err=True)
 
 
+from_deployment_option = click.option(
+    "--from-deployment",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    is_eager=True,
+    expose_value=False,
+    callback=_take_deployment,
+    help="Defaults from a vLLM, SGLang or llama.cpp command line, a compose, Kubernetes, KServe, llm-d, Dynamo or Ray file.",
+)
+
 deployment_options = grouped(
-    click.option(
-        "--from-deployment",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        metavar="FILE",
-        is_eager=True,
-        expose_value=False,
-        callback=_take_deployment,
-        help="Defaults from a vLLM, SGLang or llama.cpp command line, a compose, Kubernetes, KServe, llm-d, Dynamo or Ray file.",
-    ),
+    from_deployment_option,
     click.option("--model", type=MODEL, default="Qwen2.5-7B-1M", show_default=True, help="Catalogue name, or a Hugging Face config.json."),
     click.option("--gpu", type=GPU, required=True, help="Catalogue name (see `simctl gpus`), or a YAML file that describes one."),
     click.option(
@@ -173,6 +175,7 @@ workload_options = grouped(
 def log_options(*more: Setting) -> Callable[..., Any]:
     """Options on the server of a log, and on reading it; `more` are further settings of --log-option."""
     return grouped(
+        from_deployment_option,
         click.option("--model", type=MODEL, help="Model it served: catalogue name or config.json."),
         click.option("--gpu", type=GPU, help="GPU it ran on."),
         click.option("--dtype", default="bf16", show_default=True, help="Weight dtype."),
