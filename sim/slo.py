@@ -1,6 +1,7 @@
 """Service level objectives: conditions on the figures of a run, all of which must hold.
 
 ttft:p99<2s      a latency (ttft, tpot, e2el), its statistic (mean, p50, p90, p95, p99) and a time in ms or s
+p99_ttft_ms<=2000   the same by the name of the figure, in ms
 failed<1%        share of the requests that failed: turned away, given up, lost
 good>=99%        share of the requests that met every limit of --goodput
 """
@@ -15,6 +16,7 @@ from itertools import permutations
 from sim.errors import UsageError
 
 _LATENCY = re.compile(r"(ttft|tpot|e2el):(mean|p50|p90|p95|p99)<=?([0-9.]+)(ms|s)")
+_FIGURE = re.compile(r"(mean|median|p50|p90|p95|p99)_(ttft|tpot|e2el)_ms<=?([0-9.]+)")
 _SHARE = re.compile(r"(failed<=?|good>=?)([0-9.]+)(%?)")
 EXAMPLES = "ttft:p99<2s tpot:p95<50ms failed<1% good>=99%"
 
@@ -64,6 +66,14 @@ def parse_slo(texts: Sequence[str], goodput: Mapping[str, float]) -> tuple[Condi
     return tuple(found.values())
 
 
+def limit_of(text: str) -> tuple[str, float]:
+    """(figure, limit in ms) of one condition on a latency. Raises UsageError."""
+    found = _condition(text.strip())
+    if not found.figure.endswith("_ms"):
+        raise UsageError(f"not a limit of a latency: {text!r} (examples: ttft:p99<2s, p99_ttft_ms<=2000)")
+    return found.figure, found.limit
+
+
 PERCENTILES = {"median": 50, "p90": 90, "p95": 95, "p99": 99}
 
 
@@ -75,10 +85,14 @@ def _says_less(one: Condition, other: Condition) -> bool:
 
 
 def _condition(text: str) -> Condition:
-    latency, share = _LATENCY.fullmatch(text), _SHARE.fullmatch(text)
+    share = _SHARE.fullmatch(text)
+    if figure := _FIGURE.fullmatch(text):
+        latency: tuple[str, ...] | None = (figure[2], figure[1], figure[3], "ms")
+    else:
+        latency = found.groups() if (found := _LATENCY.fullmatch(text)) else None
     try:
         if latency:
-            name, statistic, number, unit = latency.groups()
+            name, statistic, number, unit = latency
             limit_ms = float(number) * (1e3 if unit == "s" else 1.0)
             if limit_ms > 0:
                 return Condition(text, f"{'median' if statistic == 'p50' else statistic}_{name}_ms", limit_ms)

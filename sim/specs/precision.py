@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 # Microscaled 4-bit formats carry a shared 8-bit scale: one per 32 values (mxfp4), one per 16 (nvfp4). `w8a16` are 8-bit weights of 16-bit
 # arithmetic. GGUF types are files of llama.cpp: most of their weights' bytes, the exact ones stand in `sim.specs.stored`.
+STORES = {"awq": "int4", "gptq": "int4", "exl2": "int4", "w4a16": "int4"}  # formats by name -> what they store
 DTYPE_BYTES: dict[str, float] = {
     "fp32": 4.0,
     "bf16": 2.0,
@@ -51,6 +52,8 @@ class Precision:
 
     def __post_init__(self) -> None:
         if self.weights not in DTYPE_BYTES:
+            if (stores := STORES.get(self.weights.split("_")[0])) is not None:
+                raise UsageError(f"{self.weights} is a format of {stores} weights: give {stores}, or a checkpoint's name that ends in it")
             raise UsageError(f"unknown weight dtype {self.weights!r}; known: {', '.join(DTYPE_BYTES)}")
         if self.kv not in KV_DTYPES:
             raise UsageError(f"unknown KV-cache dtype {self.kv!r}; known: {', '.join(KV_DTYPES)}")

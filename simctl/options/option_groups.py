@@ -90,7 +90,13 @@ class Sectioned(click.Command):
                     option.metavar = "NUMBER"
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, list(as_settings(args, self.get_params(ctx))))
+        try:
+            return super().parse_args(ctx, list(as_settings(args, self.get_params(ctx))))
+        except click.NoSuchOption as error:
+            known = {name for param in self.get_params(ctx) for name in param.opts}
+            if here := [name for name in CALLED.get(error.option_name, ()) if name in known]:
+                raise click.UsageError(f"No such option {error.option_name!r}: here it is {' or '.join(here)}", ctx) from None
+            raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         params = self.get_params(ctx)
@@ -103,6 +109,18 @@ class Sectioned(click.Command):
                     formatter.write_dl(rows)
 
 
+# What people call an option -> what it is called here, of which a command has one or some
+CALLED = {
+    **dict.fromkeys(("--qps", "--rps", "--rate", "--arrival-rate", "--requests-per-second"), ("--request-rate",)),
+    **dict.fromkeys(("--concurrency", "--clients", "--parallel-requests"), ("--max-concurrency", "--users")),
+    **dict.fromkeys(("--input-len", "--isl", "--input-tokens", "--prompt-len", "--prompt-tokens"), ("--random-input-len", "--ctx")),
+    **dict.fromkeys(("--output-len", "--osl", "--output-tokens", "--max-tokens", "--max-new-tokens"), ("--random-output-len",)),
+    **dict.fromkeys(("--quantization", "--quant", "--quantize"), ("--dtype",)),
+    **dict.fromkeys(("--gpus", "--num-gpus", "--n-gpus", "--gpu-count"), ("--tp", "--replicas")),
+    **dict.fromkeys(("--batch-size", "--bs"), ("--batch", "--max-num-seqs")),
+    **dict.fromkeys(("--context", "--context-len", "--seq-len", "--ctx-size"), ("--ctx", "--max-model-len")),
+    **dict.fromkeys(("--requests", "--num-requests"), ("--num-prompts",)),
+}
 _SPELT = {
     "-pp": "--pp",
     "-dp": "--dp",

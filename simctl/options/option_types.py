@@ -135,6 +135,10 @@ def _pause(text: str) -> float:
 
 
 def _goal(text: str) -> tuple[str, float]:
+    if ":" in text:
+        from sim.slo import limit_of
+
+        return limit_of(text)
     metric, _, limit = text.partition("<=")
     _require(re.fullmatch(r"\s*[\w.]+\s*", metric) is not None and not math.isnan(float(limit)))
     return metric.strip(), float(limit)
@@ -155,6 +159,6 @@ BATCH_CAP = Parsed("n|knee:tau", _batch_cap, "neither a batch from 1 up nor knee
 ATTENTION = Parsed("policy", _attention, "none of dense, sink-window, pages:K and blocks:K with K from 1 to 4096")
 DURATION = Parsed("time", _seconds, "not a time (examples: 90, 120s, 2m)")
 PAUSE = Parsed("time", _pause, "not a time (examples: 0, 5, 30s, 2m)")
-GOAL = Parsed("metric<=x", _goal, "needs METRIC<=NUMBER, for example 'p99_ttft_ms<=2000'")
+GOAL = Parsed("metric<=x", _goal, "needs METRIC<=NUMBER or a condition, for example 'p99_ttft_ms<=2000' or 'ttft:p99<2s'")
 GPU, MODEL, CURVE, ROUTER = Named(_gpus), Named(_models), Named(_curves), RouterName(_routers)
 PAIR = Parsed("rate:burst", _pair, "not RATE:BURST")

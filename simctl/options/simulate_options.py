@@ -151,7 +151,10 @@ simulate_options = grouped(
     ),
     click.option("--goodput", multiple=True, metavar="NAME:MS...", help="What a good request meets: ttft:200 tpot:50 e2el:5000."),
     click.option(
-        "--goal", type=GOAL, metavar="METRIC<=X", help="Also print the chance that this figure meets the bound: p99_ttft_ms<=2000."
+        "--goal",
+        type=GOAL,
+        metavar="METRIC<=X",
+        help="Also print the chance that this holds: p99_ttft_ms<=2000, or ttft:p99<2s.",
     ),
     click.option(
         "--iterations/--no-iterations", default=True, show_default=True, help="Keep the iteration log (ITL, queue, KV, step time)."

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from simctl.text.layout import WIDTH
 from simctl.text.progress import LiveLine
 
 if TYPE_CHECKING:
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from sim.planning.race import SearchProgress
 
 SELDOM_S = 10.0
+CLOCK = 12  # columns of the seconds in front
 
 
 class PlanProgress:
@@ -49,10 +52,10 @@ class PlanProgress:
         self._line.end()
 
     def _text(self, step: SearchProgress) -> str:
-        best = "none yet"
-        if step.best is not None:
-            choice = self._choices[step.best.choice]
-            cost, chance = choice.cost(step.best.replicas), step.best.chance
-            best = f"{step.best.replicas} of {choice.name}, {cost:.2f} USD/hour, {chance.value:.2f} by {chance.trials} trials"
-        left = f", {step.left} deployments left" if step.left else ""
-        return f"{step.done} trials{left}; best so far: {best}"
+        left = f", {step.left} left" if step.left else ""
+        text = f"{step.done} trials{left}; "
+        if step.best is None:
+            return text + "none yet"
+        choice, chance = self._choices[step.best.choice], step.best.chance
+        cost = f"{choice.cost(step.best.replicas):.2f} USD/hour {chance.value:.2f} by {chance.trials}: "
+        return textwrap.shorten(f"{text}{cost}{step.best.replicas} of {choice.name}", WIDTH - CLOCK, placeholder=" ...")

@@ -83,7 +83,26 @@ def render(run: Run, explain: bool = False) -> None:
         _say("rates held at their medians; --draws 20 adds what is not known about them")
     if run.reached:
         click.echo(_goal_line(run.reached))
+    if burst := _burst(run):
+        _say(burst)
     click.echo(fill(f"=> {_answer(run)}", later="   "))
+
+
+def _burst(run: Run) -> str:
+    """Which seconds the p99 of TTFT is from, where they are few."""
+    from sim.results.slowest import burst_of
+    from sim.units import format_number
+
+    found = burst_of(run.record)
+    if found is None:
+        return ""
+    when = f"from {found.from_s:.3g} to {found.to_s:.3g} s" if found.from_s > 0 else f"in the first {found.to_s:.3g} s"
+    if found.to_s == 0:
+        when = "at once at the start"
+    return (
+        f"P99 TTFT is of the {found.requests} requests that came {when}; of the others it is {format_number(found.others_p99_ms)} ms, "
+        "which is what a standing load sees"
+    )
 
 
 def _on_hosts(run: Run, figure: str, narrower: float) -> str:

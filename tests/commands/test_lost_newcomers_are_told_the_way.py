@@ -24,6 +24,11 @@ def test_no_command_prints_the_help_as_it_is_laid_out():
             ["run", "batch_cap"],
             "batch_cap: no such scenario file; did you mean 'batch_cap_on_an_a10'?; those of simctl: ",
         ),
+        (["simulate", "--gpu", "H100", "--qps", "4"], "No such option '--qps': here it is --request-rate"),
+        (["simulate", "--gpu", "H100", "--isl", "4"], "No such option '--isl': here it is --random-input-len"),
+        (["plan", "--gpus", "4"], "No such option '--gpus': here it is --tp"),
+        (["what-if", "--ctx", "8K", "--gpu", "4xH100"], "'4xH100' is 4 GPUs: give --gpu H100 with --tp 4"),
+        (["what-if", "--ctx", "8K", "--gpu", "H100", "--dtype", "awq"], "awq is a format of int4 weights: give int4"),
         (["validate", "--run", "zzz"], "unknown run 'zzz'; known: h100/served_"),
     ],
 )
