@@ -65,6 +65,8 @@ class FleetParts:
         for each in self.pools:
             if getattr(each.pool.router, "sees_caches", False):
                 each.pool.router.cached = partial(_cached, each)  # type: ignore[attr-defined]
+            if hasattr(each.pool.router, "gauges"):
+                each.pool.router.gauges = partial(_gauges, each)
             if hasattr(each.pool.router, "adapters"):
                 each.pool.router.adapters = [replica.adapters for replica in each.replicas]
         self.entries = [each for each in self.pools if each.pool.role != DECODE]
@@ -94,6 +96,10 @@ class FleetParts:
 
 def _cached(running: RunningPool, place: int, request: Request) -> int:
     return running.replicas[place].engine.cached_blocks(request)
+
+
+def _gauges(running: RunningPool, place: int) -> tuple[int, int, int]:
+    return running.replicas[place].engine.gauges()
 
 
 def links_of(pools: Sequence[Pool], network: NetworkSpec = NETWORK, store: StoreSpec | None = None) -> dict[Hashable, float]:

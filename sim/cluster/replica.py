@@ -41,6 +41,9 @@ class Engine(Protocol):
     def cached_blocks(self, request: Request) -> int:
         """Leading KV blocks of its prompt that the cache holds now. UsageError where the engine cannot say."""
 
+    def gauges(self) -> tuple[int, int, int]:
+        """Requests that wait and that run, and KV blocks in use, as an engine's metrics say now."""
+
     def run(self, log: RunLog, replica: int, finish: Finish, now: int) -> Generator[Wait, int, None]:
         """Yield when to go on (None: when a request has come); be sent the time it then is."""
 
@@ -66,6 +69,11 @@ class SteppedEngine:
         if not isinstance(self.scheduler, ShowsCache):
             raise UsageError("this engine does not show its prefix cache to routers and networks; vllm does")
         return self.scheduler.cached_blocks(request)
+
+    def gauges(self) -> tuple[int, int, int]:
+        """Requests that wait and that run, and KV blocks in use."""
+        waiting = self.scheduler.waiting()
+        return waiting, self.scheduler.unfinished() - waiting, self.scheduler.kv_blocks_used()
 
     def cancel(self, request: Request) -> None:
         assert isinstance(self.scheduler, Cancels)

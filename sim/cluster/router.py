@@ -1,7 +1,8 @@
 """Routers: which replica serves a request. They see what a router sees: what it has sent, and on request what caches hold.
 
-A router is one entry of ROUTERS: round-robin, random, weighted scorers, or a policy over loads (sim.cluster.policies). It can also be the
-dotted path of a class with the methods of Router, made of the number of replicas, the block size, a replica's KV blocks, and its options.
+A router is one entry of ROUTERS: round-robin, random, weighted scorers, a policy over loads (sim.cluster.policies), or one as deployed
+(sim.cluster.deployed_routers). It can also be the dotted path of a class with the methods of Router, made of the number of replicas, the
+block size, a replica's KV blocks, and its options.
 Options are keyword arguments:
 
     dispatch_s    how long a request is on its way from being routed to its replica
@@ -18,8 +19,8 @@ What the router remembers has neither snapshot nor window.
 from __future__ import annotations
 
 import random
-from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cache
@@ -27,6 +28,7 @@ from importlib import import_module
 from inspect import signature
 from typing import Any, Protocol
 
+from sim.cluster.deployed_routers import CacheAware, DynamoKv, EndpointPicker, KubernetesService, SglangCacheAware
 from sim.cluster.policies import (
     AFFINITY,
     FALLBACK,
@@ -44,6 +46,7 @@ from sim.cluster.policies import (
     mean_requests,
     one_of,
 )
+from sim.cluster.sent_blocks import SentBlocks
 from sim.engine.interface import Request
 from sim.errors import UsageError
 from sim.ticks import to_ticks
@@ -100,55 +103,6 @@ class Random(RoundRobin):
 
     def pick(self, request: Request, up: Sequence[int], now: int) -> int:
         return self._random.choice(up)
-
-
-class SentBlocks:
-    """KV blocks that each replica was sent, by name; of each replica the least recently sent are dropped beyond `capacity`."""
-
-    def __init__(self, replicas: int, capacity: int) -> None:
-        self._capacity = capacity
-        self._sent: list[OrderedDict[Hashable, None]] = [OrderedDict() for _ in range(replicas)]
-        self._holders: dict[Hashable, int] = {}  # a bit for each replica that has the block
-
-    def known(self, names: Sequence[Hashable]) -> list[int]:
-        """Of each replica, how many of the first of these blocks it was sent."""
-        counts = [0] * len(self._sent)
-        if not names:
-            return counts
-        holding = (1 << len(counts)) - 1
-        for depth, name in enumerate(names):
-            still = holding & self._holders.get(name, 0)
-            if still != holding:
-                for index in _bits(holding ^ still):
-                    counts[index] = depth
-                holding = still
-                if not still:
-                    break
-        for index in _bits(holding):
-            counts[index] = len(names)
-        return counts
-
-    def send(self, names: Sequence[Hashable], replica: int) -> None:
-        """These blocks are sent to a replica."""
-        sent, holders, bit = self._sent[replica], self._holders, 1 << replica
-        for name in names:
-            if name in sent:
-                sent.move_to_end(name)
-            else:
-                sent[name] = None
-                holders[name] = holders.get(name, 0) | bit
-        while len(sent) > self._capacity:
-            name, _ = sent.popitem(last=False)
-            holders[name] ^= bit
-            if not holders[name]:
-                del holders[name]
-
-
-def _bits(mask: int) -> Iterator[int]:
-    while mask:
-        low = mask & -mask
-        yield low.bit_length() - 1
-        mask ^= low
 
 
 class LoadRouter:
@@ -343,6 +297,11 @@ ROUTERS: dict[str, Callable[..., Router]] = {
     "unified": ByLoad(Unified),
     "weighted": Weighted,
     "adapter-affinity": AdapterAffinity,
+    "vllm-router": CacheAware,
+    "sglang-router": SglangCacheAware,
+    "llm-d": EndpointPicker,
+    "dynamo": DynamoKv,
+    "kubernetes-service": KubernetesService,
 }
 
 

@@ -17,8 +17,14 @@ TOKEN_NOTE = f"Gated weights: kubectl create secret generic {SECRET} --from-lite
 HEALTHY = {"httpGet": {"path": "/health", "port": "http"}}
 PERIOD_S = 10
 CACHE = "/root/.cache/huggingface"
-DYNAMO_MODES = {"round-robin": "round-robin", "random": "random", "power-of-two": "power-of-two", "least-requests": "least-loaded"}
-PREFIX_AWARE = ("prefix-affinity", "lmetric", "unified")
+DYNAMO_MODES = {
+    "round-robin": "round-robin",
+    "random": "random",
+    "power-of-two": "power-of-two",
+    "least-requests": "least-loaded",
+    "dynamo": "kv",
+}
+PREFIX_AWARE = ("prefix-affinity", "lmetric", "unified", "vllm-router", "sglang-router", "llm-d")
 Written = tuple[str, list[str]]
 
 
@@ -141,6 +147,8 @@ def _kserve_part(server: Server) -> dict[str, Any]:
 
 def _scheduler_note(servers: Sequence[Server]) -> str:
     router = servers[0].deployment.router
+    if router == "llm-d":
+        return "The endpoint picker's default scorers are those of the plan."
     return f"The plan sends requests by {router}; the endpoint picker scores replicas by load and prefix: other latencies."
 
 

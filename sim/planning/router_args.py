@@ -13,9 +13,10 @@ POLICIES = {
     "round-robin": "round_robin",
     "random": "random",
     "power-of-two": "power_of_two",
-    "prefix-affinity": "cache_aware",
+    "vllm-router": "cache_aware",
+    "kubernetes-service": "random",
 }
-NEAREST = {"lmetric": "cache_aware", "unified": "cache_aware"}  # others weigh load
+NEAREST = dict.fromkeys(("prefix-affinity", "lmetric", "unified", "sglang-router", "llm-d", "dynamo"), "cache_aware")  # others weigh load
 
 
 def router_arguments(servers: Sequence[Server], urls: Mapping[str, Sequence[str]]) -> tuple[list[str], list[str]]:

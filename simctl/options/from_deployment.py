@@ -55,8 +55,11 @@ LMCACHE_GB = 5.0  # host memory of a rank, where no setting gives it
 # How a proxy in front is set to route -> our routers
 PLANNED = re.compile(r"simctl/router[\"']?:\s*[\"']?([a-z-]+)")  # what a plan was made with
 FRONTS = (
-    (r"vllm-router\b.*\s--policy[\s']+(\w+)", {"random": "random", "power_of_two": "power-of-two", "cache_aware": "prefix-affinity"}),
-    (r"--router-mode['\s-]+([\w-]+)", {"random": "random", "power-of-two": "power-of-two", "least-loaded": "least-requests"}),
+    (r"vllm-router\b.*\s--policy[\s']+(\w+)", {"random": "random", "power_of_two": "power-of-two", "cache_aware": "vllm-router"}),
+    (
+        r"--router-mode['\s-]+([\w-]+)",
+        {"random": "random", "power-of-two": "power-of-two", "least-loaded": "least-requests", "kv": "dynamo"},
+    ),
 )
 SIZES = {
     "tensor": "tp",

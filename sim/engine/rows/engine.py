@@ -16,7 +16,7 @@ from sim.engine.interface import Request
 from sim.engine.loop import Wait
 from sim.engine.rows import layout as at
 from sim.engine.rows.layout import Core
-from sim.engine.rows.loop import advance, arrive, cached_blocks
+from sim.engine.rows.loop import advance, arrive, cached_blocks, running_of, used_blocks
 from sim.engine.rows.made import given_of, make_core, row_of_request, supply
 from sim.engine.rows.vllm import cancel
 from sim.engine.sglang_options import SglangOptions
@@ -145,6 +145,10 @@ class RowsEngine:
         """Leading KV blocks of the request's prompt that the cache holds now."""
         place = self._row(request)
         return self._act(on.CACHED, place) if self._fast else cached_blocks(self._e, self._s, place)
+
+    def gauges(self) -> tuple[int, int, int]:
+        """Requests that wait and that run, and KV blocks in use."""
+        return int(self._s.queued), int(running_of(self._s)), int(used_blocks(self._s))
 
     def run(self, log: RequestLog, replica: int, finish: Callable[[Request, float], None], now: int) -> Generator[Wait, int, None]:
         """Yield when to go on (None: when a request has come); be sent the time it then is."""
