@@ -1,4 +1,4 @@
-# Two targets a newcomer needs: `make demo` and `make test`. Both build .venv when it is absent.
+# Targets a newcomer needs: `make demo`, `make check`, `make test`. Each builds .venv when it is absent.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -6,10 +6,11 @@ VLLM_VENV := .venv-vllm
 export PYTHONWARNINGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help compile loop site bench-sim bench-start bench-plan bench-sweep bench-kernels docs demo test test-all test-vllm test-sglang lint clean
+.PHONY: help compile loop site bench-sim bench-start bench-plan bench-sweep bench-kernels docs demo check test test-all test-vllm test-sglang lint clean
 
 help:
-	@echo 'make demo             install the base, answer: can a 24 GB A10 serve a million tokens? And a report'
+	@echo 'make demo             install the base, answer: how many users of Qwen3-32B does an H100 serve? And a report'
+	@echo 'make check            two minutes of tests, for a first look'
 	@echo 'make test             install what the tests need, lint, test'
 	@echo 'make test-all         the slow tests, too; make test-vllm, test-sglang: against the engines'
 	@echo 'make nightly          the checks that take hours, and a table of their results, docs/log/nightly.md'
@@ -30,6 +31,10 @@ $(VENV)/bin/python:
 
 $(VENV)/.base: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[report]'
+	touch $@
+
+$(VENV)/.check: pyproject.toml | $(VENV)/.base
+	$(BIN)/pip install --quiet --disable-pip-version-check pytest pytest-xdist hypothesis
 	touch $@
 
 # torch is pinned to a release with a CPU wheel so that the tests never pull CUDA libraries by accident.
@@ -72,11 +77,16 @@ site: $(VENV)/.test
 compile: $(VENV)/.base
 	$(BIN)/python -m sim.cluster.compile_fleet
 
-demo: compile
-	$(BIN)/simctl what-if --ctx 1M --gpu A10 --model Qwen2.5-7B-1M --k 32
-	$(BIN)/simctl simulate --gpu H100 --model Llama-3.1-8B --num-prompts 400 --request-rate 8 --random-input-len 1200 --random-output-len 200 --out out/demo > /dev/null
+demo: $(VENV)/.base
+	$(BIN)/simctl what-if --ctx 8K --gpu H100 --model Qwen3-32B --users 20
+	$(BIN)/simctl simulate --gpu H100 --model Llama-3.1-8B --num-prompts 200 --request-rate 8 --random-input-len 1200 --random-output-len 200 --out out/demo > /dev/null
 	$(BIN)/simctl report out/demo -o out/demo.html
-	@echo 'Open out/demo.html in a browser: what latency do 400 chats see on one H100?'
+	@echo 'Open out/demo.html in a browser: what latency do 200 chats see on one H100?'
+	@echo 'make compile (half a minute, once) makes the machine code that long simulations are some ten times as fast with.'
+
+# Two minutes for newcomers: formula, prices, workloads, what-if. make test has the rest.
+check: $(VENV)/.check
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 -m "not slow and not vllm and not sglang and not gpu" tests/whatif tests/sim tests/price tests/workload
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -53,9 +53,9 @@ class PlanProgress:
 
     def _text(self, step: SearchProgress) -> str:
         left = f", {step.left} left" if step.left else ""
-        text = f"{step.done} trials{left}; "
+        text = f"{step.done} trials{left}; best so far: "
         if step.best is None:
             return text + "none yet"
         choice, chance = self._choices[step.best.choice], step.best.chance
-        cost = f"{choice.cost(step.best.replicas):.2f} USD/hour {chance.value:.2f} by {chance.trials}: "
+        cost = f"{choice.cost(step.best.replicas):.2f} USD/hour, {chance.value:.2f} by {chance.trials}: "
         return textwrap.shorten(f"{text}{cost}{step.best.replicas} of {choice.name}", WIDTH - CLOCK, placeholder=" ...")

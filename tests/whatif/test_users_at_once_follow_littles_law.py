@@ -29,15 +29,15 @@ def test_a_first_token_alone_comes_as_in_a_simulation():
     assert 1e3 * found.ttft_s.point == pytest.approx(alone.summary["mean_ttft_ms"], rel=0.01)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(users=st.integers(1, 3000), think_s=st.floats(0.0, 300.0))
 def test_users_who_think_obey_littles_law(users, think_s):
     d = Deployment.of("Qwen3-8B", "H100")
     times = Times.of(d, 1000, 100, *RateSource().of(d, 20))
     at_once = times.at_once(users, think_s)
-    below, above = (times.answer_s(at_once + side) for side in (-1e-6, 1e-6))  # a step takes longer from a captured batch to the next
-    assert users * below / (below + think_s) <= at_once + 1e-5
-    assert users * above / (above + think_s) >= at_once - 1e-5
+    below, above = (times.answer_s(at_once + side) for side in (-1e-6, 1e-6))  # steps jump where a GEMM's rows fill another wave
+    assert users * below / (below + think_s) >= at_once - 1e-5
+    assert at_once == users or users * above / (above + think_s) <= at_once + 1e-5
 
 
 def test_so_many_servers_and_no_fewer_have_room_for_users_who_think():
