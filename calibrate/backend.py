@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -19,6 +20,16 @@ class MissingSamplerError(SimctlError):
 
     def __init__(self, name: str) -> None:
         super().__init__(f"calibration needs {name.partition('.')[0]}: {install_hint('calibrate')}")
+
+
+PACKAGES = ("pymc", "arviz", "nutpie", "threadpoolctl")
+
+
+def check_samplers() -> None:
+    """Raises MissingSamplerError for a package that is absent, before any work is done; imports none of them."""
+    for name in PACKAGES:
+        if find_spec(name) is None:
+            raise MissingSamplerError(name)
 
 
 @cache

@@ -67,6 +67,7 @@ def command(
     given = (*given, *more)
     if any(path.suffix.lower() in LOGS for path in given):
         raise UsageError("--from takes engine grids (.nc); from a served log learns `simctl learn LOG`")
+    from calibrate.backend import check_samplers
     from calibrate.measured_files import engine_grids, of_engine
     from calibrate.steps.calibrate_question import Calibrate
     from calibrate.steps.calibration import describe
@@ -74,6 +75,7 @@ def command(
     from sim.specs.gpus import get_gpu
     from simctl.text.calibrate_text import as_dict, show
 
+    check_samplers()
     gpu = get_gpu(hw)
     how = {name: options[name] for name in ("draws", "chains", "folds", "seed")}
     if _of_kernels(engine, given):

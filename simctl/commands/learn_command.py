@@ -53,6 +53,7 @@ def command(log: Path, as_json: bool, **options: Any) -> None:
       simctl learn probe/served_NAME_url.nc --gpu h100 --model Llama-3.1-8B \\
         --host-out host.json
     """
+    from calibrate.backend import check_samplers
     from calibrate.logs.log_rates import rates_from_log
     from calibrate.measured_files import resolved
     from calibrate.sampling import Settings
@@ -73,6 +74,7 @@ def command(log: Path, as_json: bool, **options: Any) -> None:
         write_text(target, learnt.host.text())
         click.echo(f"wrote {target}", err=True)
         return
+    check_samplers()
     settings = Settings(draws=options["draws"] or DRAWS, chains=options["chains"], seed=options["seed"])
     found = rates_from_log(
         *read_served_log(path, options), settings, options["from_datasheet"], progress=lambda what: click.echo(what, err=True)

@@ -56,9 +56,11 @@ def command(**options: Any) -> None:
     if options["as_json"]:
         click.echo(summary_json(summary))
         return
-    from simctl.text.simulate_text import render
+    from simctl.text.simulate_text import render, uncompiled
 
     render(run, options["explain"])
+    if hint := uncompiled(run):
+        click.echo(hint, err=True)
     for path in ([out / RUN_FILE, out / SUMMARY_FILE] if out is not None else []) + [each for each in (chrome, plot) if each]:
         click.echo(f"wrote {path}", err=True)
 

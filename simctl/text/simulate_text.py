@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 WORDS = {"full": "whole contexts", "window": "windows", "chunk": "chunks", "state": "states"}
 MANY = 2_000  # requests from which it shows which way a run was simulated
+SLOW_TOKENS = 500_000  # output tokens of a run and its draws, from which machine code would be felt
 SATURATED = 0.05  # share of the requests waiting at the last arrival from which a backlog is worth a word
 
 
@@ -86,6 +87,21 @@ def render(run: Run, explain: bool = False) -> None:
     if burst := _burst(run):
         _say(burst)
     click.echo(fill(f"=> {_answer(run)}", later="   "))
+
+
+def uncompiled(run: Run) -> str:
+    """What would make such a run fast, where no machine code served it; empty where some did, or the run is short."""
+    from sim.engine import compiled
+
+    runs = 1 + len(next(iter(run.draws.values()), ()))
+    if runs * int(run.study.workload.trace.output_tokens.sum()) < SLOW_TOKENS or run.event_by_event:
+        return ""
+    if not compiled.available():
+        return f"simulated without machine code, which is several times as fast: numba is not there, or {compiled.OFF} is set"
+    compiled.warm.cache_clear()  # it may have been made meanwhile
+    if compiled.warm():
+        return ""
+    return "simulated without machine code: python -m sim.cluster.compile_fleet makes it once, and such runs are several times as fast"
 
 
 def _burst(run: Run) -> str:
