@@ -291,7 +291,6 @@ def states_of(choices: Sequence[Choice], conditions: Sequence[Condition], most: 
     for choice in choices:
         state = bounds.state(choice)
         if not state.why and choice.most(most) <= state.fails:
-            power = choice.kw_of(state.fails + 1) > choice.most_kw
-            state.why = f"needs more than {choice.most_kw:g} kW" if power else f"needs more than {most} GPUs"
+            state.why = f"needs more than {choice.short_of(state.fails + 1, most)}"
         found.append(state)
     return found

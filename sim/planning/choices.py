@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 import numpy as np
@@ -32,6 +33,7 @@ class Part:
     node: int = 8  # GPUs of a node
     watts: float = 0.0  # power limit of all of them
     losses: Losses | None = None  # of each, where they are spot capacity
+    gpu: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,7 @@ class Choice:
     study: Study
     parts: tuple[Part, ...]
     most_kw: float = math.inf  # of the power limits of all GPUs
+    stock: Mapping[str, int] = field(default_factory=dict)  # GPUs that there are, by name; empty: as many as one likes
 
     @property
     def routed(self) -> list[str]:
@@ -70,6 +73,22 @@ class Choice:
         """GPUs of so many units and of what stands by."""
         return sum(n * part.gpus for n, part in zip(self.replicas(count), self.parts, strict=True))
 
+    def gpus_by_name(self, count: int) -> Counter[str]:
+        """The same, by their names."""
+        found = Counter[str]()
+        for n, part in zip(self.replicas(count), self.parts, strict=True):
+            found[part.gpu] += n * part.gpus
+        return found
+
+    def short_of(self, count: int, gpus: int) -> str:
+        """What so many units lack where there are so many GPUs, power and a stock; nothing where there is enough."""
+        if self.kw_of(count) > self.most_kw:
+            return f"{self.most_kw:g} kW"
+        if self.gpus_of(count) > gpus:
+            return f"{gpus} GPUs"
+        wanted = self.gpus_by_name(count) if self.stock else Counter()
+        return next((f"the {self.stock.get(gpu, 0)} {gpu} of the inventory" for gpu, n in wanted.items() if n > self.stock.get(gpu, 0)), "")
+
     def kw_of(self, count: int) -> float:
         """Power limits of all GPUs of so many units and of what stands by."""
         return sum(n * part.watts for n, part in zip(self.replicas(count), self.parts, strict=True)) / 1e3
@@ -97,9 +116,9 @@ class Choice:
         return sum(self.replicas(count)) - count * sum(part.replicas for part in self.parts)
 
     def most(self, gpus: int) -> int:
-        """The most units on so many GPUs, within the power that there is."""
+        """The most units on so many GPUs, within the power and the stock that there are."""
         count = gpus // sum(part.replicas * part.gpus for part in self.parts)
-        while count and (self.gpus_of(count) > gpus or self.kw_of(count) > self.most_kw):
+        while count and self.short_of(count, gpus):
             count -= 1
         return count
 

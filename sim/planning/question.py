@@ -79,6 +79,7 @@ class Plan(Shown):
     within_s: float | None = None
     skipped: Mapping[str, str] = field(default_factory=dict)  # combinations that cannot be deployments, and why
     spot: Mapping[str, Spot] = field(default_factory=dict)  # by GPU: offers of replicas that are taken away now and then
+    stock: Mapping[str, int] = field(default_factory=dict)  # GPUs that there are, by name; empty: as many as one likes
     known: Trials = field(default_factory=dict)  # trials of an earlier search of the same question
 
     def shown(self) -> tuple[str, Figures]:
@@ -118,7 +119,7 @@ class Plan(Shown):
                 raise UsageError(f"--most-kw: the catalogue does not say how much power one {d.gpu.name} may draw")
             lost = {"none": 0, "replica": 1, "node": max(d.links.replicas_per_node(d.gpus), 1)}[self.reserve]
             limit_w = (d.gpu.power_w or 0.0) * d.gpus
-            found.append(Choice(name, study, (Part(1, price * d.gpus, d.gpus, lost, d.links.gpus_per_node, limit_w),)))
+            found.append(Choice(name, study, (Part(1, price * d.gpus, d.gpus, lost, d.links.gpus_per_node, limit_w, gpu=d.gpu.name),)))
         if not found:
             raise UsageError(next(iter(skipped.values()), "no deployment to choose"))
         singles = list(found)
@@ -127,7 +128,8 @@ class Plan(Shown):
         if (count := sum(map(len, all_kinds))) > MOST_CHOICES:
             raise UsageError(f"{count} deployments to choose among, more than {MOST_CHOICES}: give fewer values, or one kind of --pools")
         limit = math.inf if self.most_kw is None else self.most_kw
-        choices = [replace(choice, most_kw=limit) for kind in all_kinds for choice in kind]
+        stock = {get_gpu(name).name: count for name, count in self.stock.items()}
+        choices = [replace(choice, most_kw=limit, stock=stock) for kind in all_kinds for choice in kind]
         if not choices:
             raise UsageError(f"--pools {','.join(self.pools)}: no two of these deployments make such pools")
         return choices, skipped

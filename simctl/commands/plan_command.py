@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from simctl.scenario_files.plan_files import PlanFile
 
 INTERRUPTED = 130  # exit code, as shells have it of Ctrl-C
-AS_GIVEN = ("as_json", "within", "workers", "progress", "quick", "emit", "compare", "plot")  # beside a scenario, too
+AS_GIVEN = ("as_json", "within", "workers", "progress", "quick", "emit", "compare", "plot", "inventory")  # beside a scenario, too
 NOT_COMPARED = ("emit", "quick", "day")
 FILES = click.Argument(["file"], type=click.Path(path_type=Path), metavar="[SCENARIO|PLAN]...", required=False, nargs=-1)
 OUT = click.Option(["-o", "--out"], metavar="FILE", help="Also write the plan here, for plan, watch and report.")
@@ -62,7 +62,11 @@ def command(file: Sequence[Path], out: str | None, more_time: bool, **options: A
         return
     if options["plot"]:
         raise UsageError("--plot draws cards side by side: give --compare")
-    answers = [_answered(each, more_time) for each in asked]
+    answers, left = [], options["inventory"]
+    for each in asked:
+        given = each if left is None else each._replace(options={**each.options, "inventory": left})
+        answers.append(_answered(given, more_time))
+        left = _rest(given.options["inventory"], answers[-1]) if left is not None else None
     if target is not None:
         from simctl.scenario_files.plan_files import plan_text
 
@@ -80,6 +84,15 @@ def command(file: Sequence[Path], out: str | None, more_time: bool, **options: A
         raise click.exceptions.Exit(INTERRUPTED)
     if any(answer.plan.winner is None for answer in answers):
         raise click.exceptions.Exit(1)
+
+
+def _rest(inventory: Mapping[str, int], answer: PlanAnswer) -> dict[str, int]:
+    """What a plan leaves of an inventory."""
+    from sim.specs.gpus import get_gpu
+
+    win = answer.plan.winner
+    used = answer.plan.choices[win.choice].gpus_by_name(win.replicas) if win else {}
+    return {name: count - used.get(get_gpu(name).name, 0) for name, count in inventory.items()}
 
 
 class Asked(NamedTuple):
@@ -170,7 +183,7 @@ def _of_file(file: Path, given: Mapping[str, Any]) -> Asked:
     source = click.get_current_context().get_parameter_source
     if changed := [name for name in given if source(name) == ParameterSource.COMMANDLINE and name not in AS_GIVEN]:
         raise UsageError(f"--{changed[0].replace('_', '-')} beside a scenario: put it into {file}")
-    kept = {name: given[name] for name in AS_GIVEN}
+    kept = {name: given[name] for name in AS_GIVEN if name != "inventory" or given[name]}
     if (plan := plan_in(file)) is not None:
         return Asked(options_of_plan(plan) | kept, plan.found["arguments"], plan)
     scenario = load_scenario(file)

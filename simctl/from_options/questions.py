@@ -107,8 +107,20 @@ def plan_of(options: Mapping[str, Any]) -> Plan:
     return Plan(
         found, workload, options["slo"], goodput, prices, rates, options["pools"], options["reserve"],
         options["most_gpus"], options["most_kw"], hours, options["quick"], options["emit"], _pool(options["workers"]), options["for_s"],
-        options["within"], skipped, spot,
+        options["within"], skipped, spot, _stock_of(options["inventory"]),
     )  # fmt: skip
+
+
+def _stock_of(inventory: Mapping[str, int] | None) -> dict[str, int]:
+    """GPUs that there are by their catalogue names, none where nothing is said. UsageError for a GPU that is named twice."""
+    from sim.specs.gpus import get_gpu
+
+    stock: dict[str, int] = {}
+    for name, count in (inventory or {}).items():
+        if (gpu := get_gpu(name).name) in stock:
+            raise UsageError(f"--inventory: {gpu} has two numbers")
+        stock[gpu] = count
+    return stock
 
 
 def _deployments(options: Mapping[str, Any]) -> tuple[dict[str, Deployment], dict[str, str]]:

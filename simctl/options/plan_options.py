@@ -12,12 +12,21 @@ from simctl.options.simulate_options import SIMULATE, GoodputCommand
 # Options that take several values here
 MANY = ("gpu", "tp", "dtype", "kv_dtype", "attention", "router", "max_num_seqs", "max_num_batched_tokens")
 LEFT_OUT = ("replicas", "fleet_file", "goal", "draws", "iterations", "out", "plot", "chrome_trace", "as_json", *MANY)
+MOST_STOCK = 1_000_000
 EMITS = ("vllm", "compose", "k8s", "kserve", "llm-d", "dynamo", "ray")  # those of sim.planning.emitters, which is slow to import
 
 
 def _values(text: str) -> tuple[str, ...]:
     found = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     if not all(found):
+        raise ValueError
+    return found
+
+
+def _stock(text: str) -> dict[str, int]:
+    pairs = [part.split("=") for part in text.split(",")]
+    found = {name.strip(): int(count) for name, count in pairs}
+    if len(found) < len(pairs) or not all(0 <= count <= MOST_STOCK for count in found.values()):
         raise ValueError
     return found
 
@@ -31,10 +40,11 @@ def _workers(text: str) -> int | str:
 
 
 WORKERS = Parsed("n|address", _workers, "neither 1 to 256 processes nor a Dask scheduler at tcp://HOST:PORT or tls://HOST:PORT")
+STOCK = Parsed("gpu=n[,...]", _stock, "not GPUs with one number each, as H100=16,L40S=24")
 VALUES = Parsed("a[,b...]", _values, "not values with commas between them")
 SECTIONS = {
     "What to decide": ("slo", "goodput", "gpu", "tp", "dtype", "kv-dtype", "attention", "router", "max-num-seqs", "max-num-batched-tokens",
-                       "vary", "pools", "reserve", "for", "day", "most-gpus", "most-kw", "price"),
+                       "vary", "pools", "reserve", "for", "day", "most-gpus", "most-kw", "inventory", "price"),
     **{title: tuple(name for name in names if name.replace("-", "_") not in (*LEFT_OUT, "goodput", "fleet"))
        for title, names in OF_SIMULATE.items()},
     "Answer": ("compare", "plot", "emit", "quick", "within", "more-time", "workers", "progress", "seed", "out", "json"),
@@ -83,6 +93,7 @@ SECTIONS = {
         help="Plan for the busiest hour of this rate curve, and say what every hour needs: servegen-day.",
     ),
     click.option("--most-gpus", type=click.IntRange(1, 16384), default=64, show_default=True, help="No deployment has more GPUs."),
+    click.option("--inventory", type=STOCK, help="GPUs that there are: H100=16,L40S=24. Several scenarios share them in their order."),
     click.option("--most-kw", type=click.FloatRange(0.0, min_open=True), help="Nor a higher sum of its GPUs' power limits."),
     click.option(
         "--price",
