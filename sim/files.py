@@ -278,3 +278,14 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def cache_home() -> Path | None:
+    """The user's folder of what can be made again, $XDG_CACHE_HOME/simctl or ~/.cache/simctl, there or not; None where there is no home."""
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(home):
+        return Path(home, "simctl")
+    try:
+        return Path.home() / ".cache" / "simctl"
+    except RuntimeError:
+        return None

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sim.errors import SimctlError
-from sim.files import replacing
+from sim.files import cache_home, replacing
 
 MOST_BYTES = 256 << 20  # of all folders: one is 2 to 3 MB, made anew for every version of the formula, of Python and of the processor
 _MARK = b"simctl machine code 1 "
@@ -41,13 +41,8 @@ class Entry(NamedTuple):
 
 def root() -> Path | None:
     """The folder of the cache, there or not; None where this user has no home."""
-    home = os.environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(home):
-        return Path(home, "simctl", "numba")
-    try:
-        return Path.home() / ".cache" / "simctl" / "numba"
-    except RuntimeError:
-        return None
+    home = cache_home()
+    return None if home is None else home / "numba"
 
 
 def read(path: Path) -> bytes | None:

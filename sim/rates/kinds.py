@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from sim.errors import SimctlError
 from sim.files import package_path
-from sim.rates.fingerprint import formula_fingerprint
+from sim.rates.fingerprint import kept_fingerprint as formula_fingerprint
 from sim.rates.provenance import Provenance
 from sim.specs.lookup import key
 from sim.specs.mixers import Attention

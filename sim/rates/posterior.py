@@ -25,7 +25,7 @@ from sim.cost.rates import UNITS, RateDraws, Rates, at_host
 from sim.errors import SimctlError
 from sim.files import package_path
 from sim.rates.draws_file import read_draws
-from sim.rates.fingerprint import formula_fingerprint
+from sim.rates.fingerprint import kept_fingerprint as formula_fingerprint
 from sim.rates.priors import GEMM_RATES, flops_for, gemm_flops, prior_rates, priors
 from sim.rates.provenance import Origin, Provenance, from_json
 from sim.results.netcdf import DamagedFileError, whole

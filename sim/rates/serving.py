@@ -21,7 +21,7 @@ from sim.cost.rates import RateDraws, Rates
 from sim.engine.overlap import NO_WORK, HostWork
 from sim.errors import SimctlError, UsageError
 from sim.files import package_path
-from sim.rates.fingerprint import formula_fingerprint
+from sim.rates.fingerprint import kept_fingerprint as formula_fingerprint
 from sim.rates.host import Host
 from sim.rates.posterior import with_model_error
 from sim.rates.provenance import GIVEN, Origin, Provenance

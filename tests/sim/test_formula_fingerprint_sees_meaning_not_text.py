@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from types import FunctionType, ModuleType
@@ -11,7 +12,7 @@ import pytest
 import sim.cost
 import sim.rates.fingerprint
 from sim.cost.step_time import Terms, step_terms
-from sim.rates.fingerprint import formula_fingerprint, priced
+from sim.rates.fingerprint import SOURCES, formula_fingerprint, kept_fingerprint, priced
 
 SPECS = [module for name, module in sys.modules.items() if name.startswith("sim.specs.")]  # their constants are not the formula's
 MODULES = [importlib.import_module(f"sim.cost.{each.name}") for each in pkgutil.iter_modules(sim.cost.__path__)]
@@ -107,3 +108,34 @@ def test_every_constant_of_the_formula_changes_it(monkeypatch):
                 unseen.append((module, name, place))
     forget()
     assert unseen == []
+
+
+def test_a_fingerprint_that_is_kept_is_of_these_very_sources(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    found = kept_fingerprint()
+    assert found == formula_fingerprint()
+    (kept,) = (tmp_path / "simctl" / "formula").iterdir()
+    kept.write_text("f" * 64)
+    assert kept_fingerprint() == "f" * 64  # read, not computed
+    kept.write_text("damaged")
+    assert kept_fingerprint() == found
+    monkeypatch.setattr(sim.rates.fingerprint, "_sources", lambda: "of other sources")
+    kept.write_text("f" * 64)
+    assert kept_fingerprint() == found
+
+
+def test_all_that_a_fingerprint_is_computed_by_is_among_its_sources():
+    code = "import sys; from sim.rates.fingerprint import formula_fingerprint; formula_fingerprint(); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    loaded = [name for name in loaded if name.startswith("sim.")]
+    beside = {
+        "sim.errors",
+        "sim.files",
+        "sim.termination",
+        "sim.shown",
+        "sim.rates",
+        "sim.units",
+        "sim.signals",
+    }  # no price comes from these
+    places = {f"sim.{place.removesuffix('.py').replace('/', '.')}" for place in SOURCES}
+    assert not [name for name in loaded if name not in beside and not any(name == each or name.startswith(f"{each}.") for each in places)]
