@@ -5,7 +5,9 @@
 Statistics are mean log TTFT and TPOT of groups of requests; of a summary, its stated means. Their dependence on z is taken from
 simulations (calibrate.logs.learn has the method). Launches and work share what a host is slower by, so one slow host comes before two
 causes. The noise has a part that all statistics of one metric share (MISSED_SD, and what kinds of serving are off by): what the simulator
-misses of a load is not learnt as the host's. Gaps between tokens show launches by themselves (calibrate.served.launches).
+misses of a load is not learnt as the host's. Gaps between tokens show launches by themselves (calibrate.served.launches), and the API
+server's time per token (calibrate.served.sending). Its other times stay those given: engines whose own work took 1.6 times the packaged
+servers' were seen behind API servers as quick as theirs.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from calibrate.served.overhead import launching_s
 from calibrate.served.replay import replay
 from calibrate.served.runs import Experiment, ServedRun
 from calibrate.served.scores import BOUNDS
+from calibrate.served.sending import token_time_s
 from sim.cost.rates import RateDraws, Rates, at_host
 from sim.errors import UsageError
 from sim.rates.host import API_TIMES, Host
@@ -93,8 +96,7 @@ class Loads(NamedTuple):
         """The host at scores z."""
         logs = np.clip(self.mean + self.root @ z[: len(self.mean)], -math.log(16.0), math.log(16.0))
         launch, work, step, clock, request = np.exp(logs).tolist()
-        api_s = {name: value * work for name, value in self.centre.api_s.items()}
-        api_s["request_s"] = min(self.centre.api_s["request_s"] * request, 9.0)
+        api_s = {**self.centre.api_s, "request_s": min(self.centre.api_s["request_s"] * request, 9.0)}
         return replace(self.centre, launch=launch, work=work, step=step, clock=clock, api_s=api_s)
 
     def shared_tokens(self, z: Array) -> int:
@@ -188,6 +190,7 @@ def _prior(
     served = prior or HostRates()
     api_s = {name: float(getattr(served, name)) for name in API_TIMES}
     api_s["request_s"] = max(api_s["request_s"], 1e-3)  # its logarithm varies
+    api_s["token_s"] = token_time_s(loads, api_s["token_s"])
     if prior is not None and not kinds_of(run.deployment) and plan_engine(run.deployment)[0].overlaps:
         launch, sd = launch_factor(loads, launching_s(run, rates.point), prior.host(rates).work, (prior.launch, UNKNOWN_SD))
         gain = covariance[:, 0] / (covariance[0, 0] + sd**2)

@@ -57,8 +57,8 @@ HOSTS_HIDDEN_SD_S = 0.04e-3  # of the fixed cost that another host hides: four h
 # what parsing and checking take by themselves.
 PROMPT_TOKEN_S = {"vllm": 0.45e-6, "sglang": 0.07e-6}
 # Its own time per request but for that (five servers' prompts of 1,024 tokens: 1.5, 1.9, 2.0, 2.7 and 3.1 ms in all), and per token sent
-# where no token times show it: median of 12 servers (42 to 86 us).
-SERIAL_S, TOKEN_S = 1.3e-3, 67e-6
+# where no token times show it: median of 14 servers (42 to 84 us).
+SERIAL_S, TOKEN_S = 1.3e-3, 66e-6
 
 
 @dataclass(frozen=True)

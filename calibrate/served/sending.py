@@ -12,7 +12,7 @@ import numpy as np
 
 from calibrate.served.runs import Experiment
 
-APART_S = 1e-3  # tokens further apart are of two iterations, or of a process that was interrupted
+APART_S = 3e-4  # tokens further apart are of two iterations, or of a process that was interrupted
 FEWEST, MOST = 4, 32  # tokens of one iteration that tell: fewer hang on when the process wakes, more come on top of the next ones
 LEAST = 20  # iterations
 
