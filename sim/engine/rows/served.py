@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -21,28 +21,53 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 KV = NAMES._fields.index("kv")
 NAMED = {"decode_kept": "decode_context", "prefill_tokens": "chunk_tokens", "sampled": "logits"}  # parts of a batch shape in the log
-TOGETHER = 2**16  # iterations looked at together
+TOGETHER = 16  # parts of the log looked at together
+NAMES_OF_LOG = [each.name for each in fields(at.LogRow)]
 
 
 class Columns:
-    """Columns of rows that come part by part: each is laid out when its part comes, and joined when it is first looked at."""
+    """Columns of rows that come part by part. Of what is mostly nought the rest alone is kept, and of counts 32 bits where these hold
+    them.
+    """
 
     def __init__(self) -> None:
-        self._parts: dict[str, list[NDArray[Any]]] = {each.name: [] for each in fields(at.LogRow)}
-        self._whole: dict[str, NDArray[Any]] = {}
-        self.count = 0
+        self._parts: list[dict[str, tuple[Ints | None, NDArray[Any]]]] = []
+        self._counts: list[int] = []
+
+    @property
+    def count(self) -> int:
+        """Rows."""
+        return sum(self._counts)
 
     def add(self, rows: NDArray[Any]) -> None:
         """The next rows (records of layout.LogRow)."""
-        assert not self._whole
-        self.count += len(rows)
-        for name, parts in self._parts.items():
-            parts.append(rows[name].copy())
+        self._parts.append({name: _packed(rows[name]) for name in NAMES_OF_LOG})
+        self._counts.append(len(rows))
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        if name not in self._whole:
-            self._whole[name] = np.concatenate(self._parts.pop(name))
-        return self._whole[name]
+        found = np.zeros(self.count, dtype=at.dtype_of(at.LogRow)[name])
+        begin = 0
+        for part, count in zip(self._parts, self._counts, strict=True):
+            where, values = part[name]
+            found[begin : begin + count][slice(None) if where is None else where] = values
+            begin += count
+        return found
+
+    def pieces(self) -> Iterator[Columns]:
+        """The same in pieces of several parts."""
+        for begin in range(0, len(self._parts), TOGETHER):
+            piece = Columns()
+            piece._parts, piece._counts = self._parts[begin : begin + TOGETHER], self._counts[begin : begin + TOGETHER]
+            yield piece
+
+
+def _packed(column: NDArray[Any]) -> tuple[Ints | None, NDArray[Any]]:
+    """Where values other than 0 are (None: anywhere), and these, or all."""
+    there = np.flatnonzero(column)
+    if 4 * len(there) < len(column):
+        return there, column[there]
+    small = column.astype(np.int32) if column.dtype == np.int64 else column.copy()
+    return None, small if (small == column).all() else column.copy()
 
 
 class Log:
@@ -116,17 +141,23 @@ class Expanded:
         }
         return np.asarray(made[name]() if name in made else rows[name], dtype=np.float64)
 
-    def shape(self, which: Any) -> BatchShape:
-        """The batches of some iterations."""
-        return BatchShape(*(self.rows[NAMED.get(name, name)][which] for name in BatchShape._fields))
+    def shape(self, which: Any, rows: Columns | None = None) -> BatchShape:
+        """The batches of some iterations, of all or of some rows."""
+        column = rows.__getitem__ if rows else self._whole
+        return BatchShape(*(column(NAMED.get(name, name))[which] for name in BatchShape._fields))
 
-    def terms(self, which: Any) -> Floats:
-        """Seconds by term of some iterations, shape [them, terms]."""
-        shape = self.shape(which)
+    def terms(self, which: Any, rows: Columns | None = None) -> Floats:
+        """Seconds by term of some iterations, of all or of some rows: shape [them, terms]."""
+        shape = self.shape(which, rows)
         found = step_terms(self._steps.work(shape), self._steps.given[1], np)
         table = np.stack([np.broadcast_to(np.asarray(term, dtype=np.float64), shape.decode_seqs.shape) for term in found], axis=1)
-        table[:, 0] += self.rows["extra"][which] * TICK_S
+        table[:, 0] += (rows["extra"] if rows else self._whole("extra"))[which] * TICK_S
         return table
+
+    @cached_property
+    def _whole(self) -> Callable[[str], NDArray[Any]]:
+        """Columns by name, kept: terms are asked for iteration by iteration."""
+        return cache(self.rows.__getitem__)
 
     @cached_property
     def _terms(self) -> Floats:
@@ -134,8 +165,8 @@ class Expanded:
 
     def term_totals(self) -> Floats:
         """Seconds by term of all iterations, shape [terms]."""
-        parts = (slice(begin, begin + TOGETHER) for begin in range(0, self.count, TOGETHER))
-        found: Floats = np.sum([np.zeros(len(NAMES)), *(self.terms(part).sum(axis=0) for part in parts)], axis=0)
+        parts = (self.terms(slice(None), rows).sum(axis=0) for rows in self.rows.pieces())
+        found: Floats = np.sum([np.zeros(len(NAMES)), *parts], axis=0)
         return found
 
     def chunks(self) -> Ints:
