@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sim.errors import SimctlError
+from sim.shown import Figures, Shown
 
 if TYPE_CHECKING:
     from calibrate.logs.learn import Learnt
@@ -23,8 +24,8 @@ INTERVAL = (0.05, 0.5, 0.95)
 MOST_MISFIT = 0.15  # of a median of the log that was learnt from
 
 
-@dataclass(frozen=True)
-class LogRates:
+@dataclass(frozen=True, repr=False)
+class LogRates(Shown):
     """Rates learnt from one log of one deployment; `report` is plain data: prior, posterior and replay, seconds."""
 
     log: ServedLog
@@ -33,6 +34,11 @@ class LogRates:
     priors: Any
     settings: Settings
     report: dict[str, Any]
+
+    def shown(self) -> tuple[str, Figures]:
+        """Title and figures."""
+        replayed = [(row["figure"], f"{row['simulated_s'] / row['measured_s'] - 1:+.1%}") for row in self.report["replayed"]]
+        return f"{self.served.name}, {len(self.log.answered):,} requests; replayed", replayed
 
     def require(self) -> None:
         """Raises UnconvergedError when a gate of the sampler fails, SimctlError when the rates do not reproduce the log."""

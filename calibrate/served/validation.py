@@ -20,6 +20,7 @@ from sim.rates.host import Host
 from sim.rates.load import load_rates, on_another_machine
 from sim.rates.serving import ServingOverhead, packaged_overhead
 from sim.results.chance import STAGES
+from sim.shown import Figures, Shown
 from sim.study.simulate import DEFAULT_DRAWS
 
 RATE_DRAWS = STAGES[-1]  # as simulate has; only as many as asked for are replayed
@@ -42,8 +43,8 @@ class ValidationSettings:
     skip: int | None = None
 
 
-@dataclass(frozen=True)
-class ValidationReport:
+@dataclass(frozen=True, repr=False)
+class ValidationReport(Shown):
     """A run as it was predicted: rates and overhead, each scored experiment with its replay, scores, and how far replicates lie apart."""
 
     run: ServedRun
@@ -53,6 +54,10 @@ class ValidationReport:
     replicates: list[Replicates]
     notes: tuple[str, ...]
     figures: list[FigureScore] = field(default_factory=list)  # of whole loads
+
+    def shown(self) -> tuple[str, Figures]:
+        """Title and figures."""
+        return self.run.name, [(f"{each.experiment} {each.metric}", f"{each.median_abs:.1%} off in the median") for each in self.scores]
 
 
 def validate(run: ServedRun, settings: ValidationSettings) -> ValidationReport:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ SECTIONS = {
     ),
     "Sampling": ("fit-option",),
 }  # fmt: skip
-DRAWS = 600
 
 
 @click.command("learn", cls=Sectioned, sections=SECTIONS)
@@ -53,11 +53,9 @@ def command(log: Path, as_json: bool, **options: Any) -> None:
       simctl learn probe/served_NAME_url.nc --gpu h100 --model Llama-3.1-8B \\
         --host-out host.json
     """
-    from calibrate.backend import check_samplers
-    from calibrate.logs.log_rates import rates_from_log
     from calibrate.measured_files import resolved
-    from calibrate.sampling import Settings
-    from simctl.from_options.logs import read_served_log
+    from calibrate.questions import LEARN, Learn
+    from simctl.from_options.logs import reading_of, served_by
     from simctl.text.learn_text import show
 
     writable(options["out"])
@@ -74,11 +72,9 @@ def command(log: Path, as_json: bool, **options: Any) -> None:
         write_text(target, learnt.host.text())
         click.echo(f"wrote {target}", err=True)
         return
-    check_samplers()
-    settings = Settings(draws=options["draws"] or DRAWS, chains=options["chains"], seed=options["seed"])
-    found = rates_from_log(
-        *read_served_log(path, options), settings, options["from_datasheet"], progress=lambda what: click.echo(what, err=True)
-    )
+    settings = replace(LEARN, draws=options["draws"] or LEARN.draws, chains=options["chains"], seed=options["seed"])
+    question = Learn(path, served_by(options), settings, options["from_datasheet"], reading_of(options))
+    found = question.answer(lambda what: click.echo(what, err=True))
     report = {"log": path.name, **found.report}
     if as_json:
         click.echo(json.dumps(report, indent=1))

@@ -9,8 +9,6 @@ import click
 from sim.files import replaced_directory, writable, write_text
 from simctl import __version__
 
-MOST = 20  # inputs of a report
-
 
 @click.command("report")
 @click.argument("inputs", type=click.Path(exists=True, path_type=Path), metavar="RESULT...", nargs=-1, required=True)
@@ -51,6 +49,7 @@ def command(inputs: tuple[Path, ...], out: str | None, serve: bool, port: int, p
     from simctl.report import picture_files as files
     from simctl.report.inputs import part_of
     from simctl.report.page import render, vega
+    from simctl.report.question import MOST
 
     if len(inputs) > MOST:
         raise UsageError(f"a report has at most {MOST} results, got {len(inputs)}")

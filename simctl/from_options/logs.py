@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sim.errors import UsageError
-
 if TYPE_CHECKING:
     from calibrate.logs.requests import ServedLog
     from calibrate.served.runs import ServedRun
@@ -27,18 +25,16 @@ def served_by(options: Mapping[str, Any]) -> Deployment | None:
     return Deployment.of(**{name: options[name] for name in DEPLOYMENT if name not in unsaid or options[name] is not None})
 
 
+def reading_of(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of calibrate.logs.read.read_log."""
+    names = {"timeout": "timeout_s", "prefix_block": "block_tokens", "max_concurrency": "clients", "assume_prefix": "assume_prefix"}
+    return {argument: options[name] for name, argument in names.items()}
+
+
 def read_served_log(path: Path, options: Mapping[str, Any]) -> tuple[ServedLog, ServedRun]:
     """(requests, run of its name) of another tool's file, or of a server that was measured by URL. Raises UsageError where it is neither,
     or nothing says what served it.
     """
-    from calibrate.logs.read import is_log, measured_log, read_log
-    from calibrate.served.runs import read_served
+    from calibrate.questions import served_log
 
-    deployment = served_by(options)
-    if not is_log(path):
-        run = read_served(path, given=deployment)
-        return measured_log(run), run
-    if deployment is None:
-        raise UsageError(f"{path.name}: a log needs --model and --gpu")
-    log = read_log(path, options["timeout"], options["prefix_block"], options["max_concurrency"], options["assume_prefix"])
-    return log, log.served_by(deployment, path.stem)
+    return served_log(path, served_by(options), reading_of(options))
