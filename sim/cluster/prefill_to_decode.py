@@ -80,7 +80,6 @@ class PrefillToDecode:
         replica.served(request)
         self._source[request] = replica
         request.generated_tokens = request.computed_tokens = 0
-        request.blocks, request.hashed_blocks = [], 0
         if request in fleet.impatient:
             fleet.impatient[request] = None
         fleet.after(to_ticks(request.first_token_s), self._to_decode, request)

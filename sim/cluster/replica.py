@@ -14,7 +14,7 @@ from typing import Protocol
 
 from sim.cluster.clock import Clock
 from sim.cost.api_server import SendQueue
-from sim.engine.interface import Cancels, Request, Scheduler, ShowsCache, StepCost
+from sim.engine.interface import Cancels, KeepsTime, Request, Scheduler, ShowsCache, StepCost
 from sim.engine.loop import Step, Wait, engine_loop
 from sim.errors import SimctlError, UsageError
 from sim.results.record import RunLog
@@ -62,7 +62,7 @@ class SteppedEngine:
             raise UsageError(f"request {request.request_id!r} has cancel_s, and the engine cannot drop requests; vllm can")
         self.scheduler.add(request)
         self._outstanding_tokens += request.prompt_tokens + request.output_tokens
-        return None
+        return (now, DECISION) if isinstance(self.scheduler, KeepsTime) and self.scheduler.idle else None
 
     def cached_blocks(self, request: Request) -> int:
         """Leading KV blocks of its prompt that the cache holds; UsageError where the engine cannot say."""
@@ -175,7 +175,6 @@ class Replica:
         self._wakes += 1
         lost, self.inside = list(self.inside), {}
         for request in lost:
-            request.blocks, request.hashed_blocks = [], 0
             request.preemptions += 1
         return lost
 

@@ -42,12 +42,11 @@ class Request:
     computed_tokens: int = 0  # tokens whose KV is in the cache, or comes with the request (computed elsewhere and transferred)
     generated_tokens: int = 0
     cached_tokens: int = 0  # prompt tokens found in the prefix cache at first admission
+    host_cached_tokens: int = 0  # of these, those in host RAM
     preemptions: int = 0
     first_token_s: float = 0.0  # when its first token is with its client
     cancelled: bool = False  # its client has given up
     hands_over: bool = False  # goes on at another replica when its first token is sampled, which no client sees
-    blocks: list[int] = field(default_factory=list)  # KV block ids, in order
-    hashed_blocks: int = 0  # how many of `blocks`, from the front, are in the prefix cache; kept by the KV manager
 
     @property
     def known_tokens(self) -> int:
@@ -71,7 +70,6 @@ class Iteration:
     admitted: list[Request] = field(default_factory=list)  # started or resumed in this step
     preempted: list[Request] = field(default_factory=list)
     total_tokens: int = 0
-    reloads: tuple[int, ...] = ()  # KV blocks brought back from each tier below HBM; empty when none
     shared: tuple[int, int] = (0, 0)  # tokens of KV counted again by further running requests, and those that several hold (step_clock)
     places: Sequence[int] = ()  # slot numbers of `scheduled`, of engines whose requests have a place of their own
     short_of: int = 0  # what kept the first waiting request out: BUDGET, SLOTS or BLOCKS; 0: nobody waited, or the engine does not say
@@ -142,6 +140,22 @@ class Cancels(Scheduler, Protocol):
         """`request`, queued or running, is `cancelled`: forget it and free its blocks. An iteration under way goes on computing for it,
         and `complete` says nothing of it.
         """
+
+
+@runtime_checkable
+class KeepsTime(Scheduler, Protocol):
+    """A scheduler whose decisions hang on the time, since KV blocks are copied beside its iterations. `idle`: it waits for a copy alone."""
+
+    idle: bool
+
+    def at(self, now: int) -> None:
+        """It is `now` (ticks): the next decision follows."""
+
+    def launched(self, now: int, computed: int, ends: int) -> None:
+        """The latest iteration decided begins now, the one before it is `computed` at those ticks, and this one `ends` then."""
+
+    def wakes(self) -> int | None:
+        """Ticks when to decide again though nothing runs and nothing comes; None where that is of no use."""
 
 
 @runtime_checkable

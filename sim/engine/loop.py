@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
-from sim.engine.interface import DecidesAhead, Iteration, Scheduler, StepCost, StepPrice
+from sim.engine.interface import DecidesAhead, Iteration, KeepsTime, Request, Scheduler, StepCost, StepPrice
 from sim.engine.overlap import Pipeline
 from sim.errors import SimctlError
 from sim.ticks import COMPLETION, DECISION
@@ -41,8 +41,12 @@ def engine_loop(scheduler: Scheduler, cost: StepCost, collect: Callable[[Step, i
     """
     clocks, under_way = Pipeline(), None
     ahead = scheduler.ahead if isinstance(scheduler, DecidesAhead) else None
+    timed = scheduler if isinstance(scheduler, KeepsTime) else None
+    evicted: list[Request] = []  # by decisions that then wait for a copy
     now = yield start, DECISION
     while True:
+        if timed is not None:
+            timed.at(now)
         if under_way is None:
             clocks.idle_until(now)
             iteration: Iteration | None = next_iteration(scheduler)
@@ -50,21 +54,28 @@ def engine_loop(scheduler: Scheduler, cost: StepCost, collect: Callable[[Step, i
             iteration = ahead() if ahead is not None else None
         if iteration is None or not iteration.scheduled:
             if under_way is None:
-                now = yield None
+                evicted += iteration.preempted if iteration is not None else []
+                wakes = timed.wakes() if timed is not None else None
+                if timed is not None:
+                    timed.idle = wakes is not None
+                now = yield None if wakes is None else (wakes, DECISION)
                 continue
             now = yield clocks.ends, COMPLETION  # nothing follows it: its tokens are sent at its end
             collect(under_way, now)
             under_way = None
             now = yield now, DECISION
             continue
+        iteration.preempted[:0], evicted = evicted, []
         waiting = scheduler.waiting()
         step = Step(iteration, now, waiting, scheduler.unfinished() - waiting, scheduler.kv_blocks_used())
         host, head_start = (cost.host(iteration) if ahead is not None else 0), clocks.head_start
         if under_way is not None:
             now = yield clocks.sends(host), COMPLETION
             collect(under_way, now)
-        step.started, step.price = now, cost(iteration, head_start)
+        step.started, step.price, computed = now, cost(iteration, head_start), max(now, clocks.ends)
         clocks.launched(host, step.price.ticks)
+        if timed is not None:
+            timed.launched(now, computed, clocks.ends)
         under_way = step
         if ahead is not None:
             now = yield clocks.decides, DECISION
@@ -76,6 +87,7 @@ def next_iteration(scheduler: Scheduler) -> Iteration:
     if iteration.preempted and not iteration.scheduled:
         evicted, iteration = iteration.preempted, scheduler.schedule()
         iteration.preempted[:0] = evicted
-    if not iteration.scheduled and scheduler.unfinished():
+    stuck = not iteration.scheduled and scheduler.unfinished()
+    if stuck and not (isinstance(scheduler, KeepsTime) and scheduler.wakes() is not None):
         raise SimctlError(f"the scheduler is stuck: {scheduler.unfinished()} requests and none can run")
     return iteration

@@ -13,8 +13,8 @@ from typing import Any
 from sim.cost.graphs import GRAPH_TOKENS, sglang_sizes, vllm_sizes
 from sim.deployment.memory import DEFAULT_UTILIZATION
 from sim.engine.config import EngineConfig
+from sim.engine.host_tier import host_blocks, host_link
 from sim.engine.interface import Scheduler
-from sim.engine.kv.tiers import tiers_of
 from sim.engine.overlap import NO_WORK, HostWork
 from sim.engine.version_defaults import drafts_in_pieces
 from sim.errors import UsageError
@@ -41,14 +41,13 @@ def _graph_settings(config: EngineConfig, host: HostWork, sizes: Callable[[int],
         "decodes_alone": bool(most),
         "verify_s": float(options.get("verify_s", 0.0)),
         "graph_reuse": bool(options.get("graph_reuse", True)),
-        "tier_overlap": float(options.get("tier_overlap", 0.0)),
         "block_size": config.block_size,
     }
 
 
 def _vllm_settings(config: EngineConfig, host: HostWork) -> dict[str, Any]:
     """A served vLLM hides host work behind the GPU; it shows where its schedule cannot."""
-    found = {**_graph_settings(config, host), "tiers": tiers_of(config), "host": host}
+    found = {**_graph_settings(config, host), "host_copies": host_link(config) if host_blocks(config) else None, "host": host}
     drafter = config.options.get("drafter", "ngram")
     found["draft_pieces"] = drafts_in_pieces(drafter, config.engine_version)
     return found | ({"verify_seq_s": NGRAM_SEQ_S} if drafter == "ngram" else {})
@@ -83,11 +82,8 @@ class EngineKind:
 
 
 def _vllm(config: EngineConfig) -> Scheduler:
-    if tiers_of(config):
-        from sim.engine.vllm import VllmScheduler
-        from sim.engine.vllm_async import AsyncVllmScheduler
-    else:
-        from sim.engine.schedulers import AsyncVllmScheduler, VllmScheduler  # type: ignore[assignment]
+    from sim.engine.schedulers import AsyncVllmScheduler, VllmScheduler
+
     return AsyncVllmScheduler(config) if config.overlaps else VllmScheduler(config)
 
 

@@ -17,6 +17,7 @@ from sim.engine.interface import Iteration, Outcome, Request
 from sim.engine.rows import layout as at
 from sim.engine.rows.loop import cached_blocks, collect_by_kind, decide_by_kind, running_of, used_blocks
 from sim.engine.rows.made import make_core, row_of_request
+from sim.engine.rows.offload import next_transfer, note_transfers, send_transfers
 from sim.engine.rows.vllm import cancel
 from sim.engine.rows.waiting import add
 from sim.engine.sglang_options import SglangOptions
@@ -35,6 +36,8 @@ class _Stepped:
         self._rows: dict[Request, int] = {}
         self._numbers: dict[Hashable, int] = {}
         self._decided: deque[tuple[Iteration, int]] = deque()  # and which of the two rows of iterations it is
+        self._computed = 0  # when the latest iteration is
+        self.idle = False  # it waits for a copy alone
         self._evicted: list[Request] = []  # by decisions that then had nothing to run
 
     def add(self, request: Request) -> None:
@@ -89,7 +92,7 @@ class _Stepped:
         e, s = self._e, self._s
         _, i = self._decided.popleft()
         before = [request.generated_tokens for request, _ in iteration.scheduled]
-        s.sent, s.entries = 0, 0
+        s.sent, s.entries, s.polled = 0, 0, e.iterations[s.first_iteration + i].started
         collect_by_kind(e, s, i)
         s.number += 1
         s.under_way = self._decided[0][1] if self._decided else at.NOBODY
@@ -115,6 +118,8 @@ class _Stepped:
         e, s = self._e, self._s
         i = 1 if s.under_way == 0 else 0
         s.entries = 0
+        if s.host_blocks:
+            note_transfers(e, s)
         decide_by_kind(e, s, i)
         it = e.iterations[s.first_iteration + i]
         for place in range(s.first_entry, s.first_entry + s.entries):
@@ -123,6 +128,8 @@ class _Stepped:
             request.preemptions += 1
             self._evicted.append(request)
         if not it.shares:
+            if s.host_blocks:
+                send_transfers(e, s, s.now, max(s.now, self._computed), s.decisions + 1)
             return None
         begin = s.first_share + i * (s.seqs + 1)
         shares = [e.shares[place] for place in range(begin, begin + it.shares)]
@@ -132,7 +139,7 @@ class _Stepped:
             row = e.requests[self._rows[request]]
             request.computed_tokens = row.computed - row.under_way
             if row.cached >= 0:
-                request.cached_tokens = row.cached
+                request.cached_tokens, request.host_cached_tokens = row.cached, row.host_cached
         shared = it.shared * s.block, it.common * s.block
         found = Iteration(scheduled, admitted, self._take_evicted(), int(it.tokens), shared=shared, short_of=int(it.lacks))
         self._decided.append((found, i))
@@ -153,7 +160,7 @@ class _Stepped:
         row = row_of_request(request, self._s.drafting > 0)
         place = len(self._requests)
         if self._s.caching:
-            row.names, row.depth = len(e.names), len(request.prompt_hashes)
+            row.names, row.seen, row.depth = len(e.names), len(e.names), len(request.prompt_hashes)
             e.names.extend(self._numbers.setdefault(name, len(self._numbers)) for name in request.prompt_hashes)
         self._rows[request] = place
         self._requests.append(request)
@@ -177,6 +184,29 @@ class VllmScheduler(_Stepped):
         """Queue a request. Raises UsageError when it can never fit."""
         check_fits(request, self.config, self._spare)
         super().add(request)
+
+    def at(self, now: int) -> None:
+        """It is `now` (ticks): the next decision follows."""
+        self._s.now, self.idle = now, False
+
+    def copies_take(self, write: int, load: int, latency: int) -> None:
+        """Ticks of copies to and from host RAM: of a block written, of one loaded, and of each load beside these."""
+        self._s.write_ticks, self._s.load_ticks, self._s.load_latency = write, load, latency
+
+    def launched(self, now: int, computed: int, ends: int) -> None:
+        """The latest iteration decided begins now, the one before it is `computed` at those ticks, and this one `ends` then."""
+        self._computed = ends
+        self._e.iterations[self._s.first_iteration + self._decided[0][1]].started = now
+        if self._s.host_blocks:
+            send_transfers(self._e, self._s, now, computed, self._s.decisions)
+
+    def wakes(self) -> int | None:
+        """When a transfer is over for which somebody waits; None where nobody does."""
+        found = next_transfer(self._e, self._s) if self._s.host_blocks and self._s.queued else at.NEVER
+        if found == at.NEVER:
+            return None
+        self._s.polled = at.NEVER
+        return found
 
     def cancel(self, request: Request) -> None:
         """Forget a request whose client has given up, and free its blocks: an iteration under way still writes them, before any other."""

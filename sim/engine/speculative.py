@@ -5,11 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from sim.engine.config import EngineConfig
-from sim.engine.interface import Request
-from sim.engine.kv.tiers import TIER_NEEDS, TIER_OPTIONS
+from sim.engine.host_tier import HOST_NEEDS, HOST_OPTIONS
 from sim.engine.versions import rules_of
 from sim.errors import UsageError
 from sim.specs.drafts import HEADS
@@ -23,9 +20,9 @@ KNOWN: dict[str, Any] = {
     "seed": 0,
     "acceptance_per_position": "",
 }
-# read by sim.engine.registry and sim.engine.kv.tiers
-OF_OTHERS: dict[str, Any] = {"async_scheduling": True, "verify_s": 0.0, "graph_reuse": True, "cuda_graph_max_bs": 0, **TIER_OPTIONS}
-_NEEDS = dict.fromkeys((*KNOWN, "verify_s", "graph_reuse"), ("draft_tokens",)) | TIER_NEEDS
+# read by sim.engine.registry and sim.engine.host_tier
+OF_OTHERS: dict[str, Any] = {"async_scheduling": True, "verify_s": 0.0, "graph_reuse": True, "cuda_graph_max_bs": 0, **HOST_OPTIONS}
+_NEEDS = dict.fromkeys((*KNOWN, "verify_s", "graph_reuse"), ("draft_tokens",)) | HOST_NEEDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +60,8 @@ class Speculation:
         )
         if found.drafter not in DRAFTERS:
             raise UsageError(f"unknown drafter {found.drafter!r}; known: {', '.join(DRAFTERS)}")
-        if found.reads_next_token and (options.get("host_blocks") or options.get("disk_blocks")):
-            raise UsageError(f"drafter={found.drafter} with KV tiers is not modelled; leave one of them out")
+        if found.reads_next_token and options.get("host_blocks"):
+            raise UsageError(f"drafter={found.drafter} with KV in host RAM is not modelled; leave one of them out")
         if config.max_num_batched_tokens <= found.drafter_rows:
             raise UsageError("a draft model needs max_num_batched_tokens of at least 2")
         if not 0 <= found.draft_tokens <= 64:
@@ -108,15 +105,6 @@ class Speculation:
             before = self.per_position[position - 1] if position else 1.0
             return self.per_position[position] / before if before else 0.0
         return float(self.acceptance * self.acceptance_decay**position)
-
-    def accepted(self, request: Request, drafts: int) -> int:
-        """Number of `drafts` draft tokens that are accepted now."""
-        key = [self.seed, request.generated_tokens, *request.request_id.encode()]
-        luck = np.random.default_rng(key).random(drafts)
-        for position in range(drafts):
-            if luck[position] >= self.position_probability(position):
-                return position
-        return drafts
 
 
 def _shares(text: str) -> tuple[float, ...]:

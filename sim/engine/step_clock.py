@@ -37,8 +37,8 @@ from sim.cost.step_time import (
     total_s,
 )
 from sim.cost.work import Work, attention_work, launch_layers, work_from
+from sim.engine.host_tier import HostLink
 from sim.engine.interface import Iteration, Request, StepPrice
-from sim.engine.kv.tiers import Tier
 from sim.engine.microbatch import equal_micro_batches, micro_batches
 from sim.engine.overlap import NO_WORK, HostWork
 from sim.specs.attention_policy import AttentionPolicy
@@ -147,9 +147,8 @@ class StepTime:
     captured and batches beyond launched kernel by kernel. An iteration that verifies
     drafts costs `verify_s` more and `verify_seq_s` for each request with drafts (their search), and as many decode steps of the
     model of `draft` as it verifies drafts per request, with `draft_pieces` from pieces of graphs; without `graph_reuse`
-    no captured graph holds it, and all its kernels are launched one by one. KV blocks
-    brought back from `tiers` cost their transfer, less what hides behind the share `tier_overlap` of the iteration's
-    own time. `host` is work that the rates leave out because an engine may do it while the GPU computes the iteration
+    no captured graph holds it, and all its kernels are launched one by one. `host_copies` is the link that KV blocks
+    in host RAM take. `host` is work that the rates leave out because an engine may do it while the GPU computes the iteration
     before: it shows as far as it exceeds the head start with which an iteration is priced (sim.engine.overlap), as the
     launching of kernels does. `gpu` is where GEMMs may have been measured. With pipeline stages or
     data-parallel ranks an iteration costs what the heaviest of its parts costs (sim.cost.parts); `part_tokens` is the
@@ -177,8 +176,7 @@ class StepTime:
         verify_s: float = 0.0,
         verify_seq_s: float = 0.0,
         graph_reuse: bool = True,
-        tiers: Sequence[Tier] = (),
-        tier_overlap: float = 0.0,
+        host_copies: HostLink | None = None,
         block_size: int = 16,
         host: HostWork = NO_WORK,
         gpu: GpuSpec | None = None,
@@ -199,8 +197,7 @@ class StepTime:
         self.draft, self.draft_pieces = draft, draft_pieces
         self.verify_s, self.verify_seq_s = verify_s, verify_seq_s
         self.graph_reuse = graph_reuse
-        self._tiers = tuple(tiers)
-        self._tier_overlap = tier_overlap
+        self._host_copies = host_copies
         # micro-batches are those of an engine with kernels of its own
         made_of = model, precision, tp, None if micro_batch else gpu, parallel, lora
         self._coefficients = c = coefficients(*made_of)
@@ -244,13 +241,13 @@ class StepTime:
         """Ticks of an iteration as decided, before its requests advance, with the host `head_start` ticks ahead."""
         contexts, chunks = split(iteration)
         exposed, left = self.exposed(len(iteration.scheduled), bool(chunks) and not verifies(chunks), head_start)
-        if self.jumps and not chunks and not iteration.reloads:
+        if self.jumps and not chunks:
             batch = len(contexts)
             return exposed + self.stretch(batch, charged(sum(contexts), batch, batch, *iteration.shared, *self.reread)).first
         own = sum(
             self.priced(self.launched_late(shape, left)) for shape in self.shapes(contexts, chunks, iteration.places, iteration.shared)
         )
-        return exposed + own + self.drafting(contexts, chunks) + self.reloading(iteration, own)
+        return exposed + own + self.drafting(contexts, chunks)
 
     def preparing(self, sequences: int, prefill: bool) -> int:
         """Ticks of host work before an iteration of so many sequences can be launched, beyond what the rates hold."""
@@ -317,13 +314,13 @@ class StepTime:
             ticks += steps * self.draft.priced(proposing)
         return ticks
 
-    def reloading(self, iteration: Iteration, own: int) -> int:
-        """Ticks that bringing KV blocks back adds to an iteration of `own` ticks; tiers transfer side by side."""
-        if not iteration.reloads:
-            return 0
-        transfers = zip(self._tiers, iteration.reloads, strict=True)
-        longest_s = max(tier.reload_s(blocks, self._block_bytes) for tier, blocks in transfers)
-        return max(to_ticks(longest_s) - int(self._tier_overlap * own), 0)
+    @property
+    def host_link(self) -> tuple[int, int, int]:
+        """Ticks in which a KV block is written to host RAM, in which one is loaded, and of a load beside those."""
+        if self._host_copies is None:
+            return 0, 0, 0
+        block = to_ticks(self._block_bytes / self._host_copies.bytes_per_s)
+        return block, block, to_ticks(self._host_copies.latency_s)
 
     def mixed(self, batch: int, context: int, near: int, kept: int, chunks: Sequence[Chunk], head_start: int = 0) -> int:
         """Ticks of `chunks` beside `batch` decodes of summed `context` (tokens), `near` of it in the window and `kept` read, with the host
@@ -469,16 +466,15 @@ class IterationCost:
         works = [steps.work(shape) for shape in shapes]
         parts = [step_terms(work, self._rates) for work in works]
         terms = parts[0] if len(parts) == 1 else Terms(*map(sum, zip(*parts, strict=True)))
-        if steps.jumps and not chunks and not iteration.reloads:
-            drafting = reloading = 0
+        if steps.jumps and not chunks:
+            drafting = 0
             batch = len(contexts)
             own = steps.stretch(batch, charged(sum(contexts), batch, batch, *iteration.shared, *steps.reread)).first
         else:
             own, drafting = sum(map(steps.priced, shapes)), steps.drafting(contexts, chunks)
-            reloading = steps.reloading(iteration, own)
-        if exposed or drafting or reloading:
-            terms = terms._replace(fixed=terms.fixed + (exposed + drafting) * TICK_S, link=terms.link + reloading * TICK_S)
-        ticks, prefill = exposed + own + drafting + reloading, sum(n for n, _, rows in chunks if rows <= 1)
+        if exposed or drafting:
+            terms = terms._replace(fixed=terms.fixed + (exposed + drafting) * TICK_S)
+        ticks, prefill = exposed + own + drafting, sum(n for n, _, rows in chunks if rows <= 1)
         return StepPrice(ticks, terms, prefill, self._decode_kv_s(contexts, chunks, works) if prefill else terms.kv)
 
     def _decode_kv_s(self, contexts: list[int], chunks: list[Chunk], works: list[Work]) -> float:

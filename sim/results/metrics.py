@@ -252,9 +252,8 @@ ENGINE_FIGURES = (
         "Prefix cache hit rate (%):",
         scale=100.0,
     ),
-    Figure("kv_hit_rate_hbm", None, "KV blocks found in HBM (%):", scale=100.0),
-    Figure("kv_hit_rate_host", None, "KV blocks found in host RAM (%):", scale=100.0),
-    Figure("kv_hit_rate_disk", None, "KV blocks found on disk (%):", scale=100.0),
+    Figure("kv_hit_rate_hbm", None, "Prompt tokens found in HBM (%):", scale=100.0),
+    Figure("kv_hit_rate_host", None, "Prompt tokens found in host RAM (%):", scale=100.0),
     Figure("preemptions", lambda v: int(v.requests["preemptions"].sum()), "Preemptions:"),
     Figure("iterations", lambda v: len(v.busy), "Iterations:", logged=True),
     Figure(

@@ -56,14 +56,16 @@ REQUEST_FLOATS = (
 )  # fmt: skip
 REQUEST_INTS = (
     "prompt_tokens", "output_tokens", "generated_tokens", "cached_tokens", "preemptions", "replica", "turn", "rejected", "decision",
-    "repeated_tokens",
+    "repeated_tokens", "host_cached_tokens",
 )  # fmt: skip
 FLOATS, INTS = len(REQUEST_FLOATS), len(REQUEST_INTS)
 REACHED, SCHEDULED, FIRST, FINISH, CANCELLED, SUBMITTED, FIRST_SAMPLED, LAST_SAMPLED = map(
     REQUEST_FLOATS.index,
     ("reached_s", "scheduled_s", "first_token_s", "finish_s", "cancelled_s", "submitted_s", "first_sampled_s", "last_sampled_s"),
 )
-GENERATED, REPLICA, REJECTED, DECISION = map(REQUEST_INTS.index, ("generated_tokens", "replica", "rejected", "decision"))
+GENERATED, REPLICA, REJECTED, DECISION, HOST_CACHED = map(
+    REQUEST_INTS.index, ("generated_tokens", "replica", "rejected", "decision", "host_cached_tokens")
+)
 NOT_YET = array("d", [math.nan] * FLOATS)
 SPARSE_BYTES = 2**22  # of a sparse table that stay in memory
 
@@ -186,7 +188,8 @@ class RunLog:
         self._floats.extend(NOT_YET)
         self._floats[at] = request.arrival_s
         self._floats[at + REACHED] = reached_s
-        counts = (request.prompt_tokens, request.output_tokens, 0, 0, 0, replica, request.turn, rejected, decision, request.repeated_tokens)
+        sizes, said = (request.prompt_tokens, request.output_tokens), (rejected, decision, request.repeated_tokens)
+        counts = (*sizes, 0, 0, 0, replica, request.turn, *said, 0)
         self._ints.extend(counts)
 
     def scheduled(self, request: Request, ticks: int) -> None:
@@ -344,6 +347,7 @@ class RunLog:
         ints[at] = request.generated_tokens
         ints[at + 1] = request.cached_tokens
         ints[at + 2] = request.preemptions
+        ints[row * INTS + HOST_CACHED] = request.host_cached_tokens
 
     def record(self, paid_s: Sequence[float] = ()) -> RunRecord:
         """The columns. Requests that have not finished have NaN finish times and the tokens generated so far. `paid_s` as in RunRecord."""

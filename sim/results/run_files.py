@@ -35,6 +35,7 @@ REQUEST_VARIABLES: dict[str, tuple[str, str]] = {
     "output_tokens": ("tokens", "tokens asked for"),
     "generated_tokens": ("tokens", "tokens generated"),
     "cached_tokens": ("tokens", "prompt tokens found in the prefix cache when first scheduled"),
+    "host_cached_tokens": ("tokens", "of these, those found in host RAM"),
     "preemptions": ("1", "times it lost its KV blocks and recomputed"),
     "replica": ("1", "replica that served it"),
     "turn": ("1", "turn within its session"),

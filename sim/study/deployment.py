@@ -26,6 +26,7 @@ from sim.deployment.pool import (
     sglang_states,
 )
 from sim.engine.config import EngineConfig, overlaps
+from sim.engine.host_tier import LINK_SHARE
 from sim.engine.registry import check_has, engine_of
 from sim.engine.version_defaults import default_share, logit_copies, numbers
 from sim.engine.versions import NEWEST
@@ -434,7 +435,7 @@ def plan_engine(d: Deployment, held: tuple[float, int] | None = None) -> tuple[E
         enable_chunked_prefill=limits.enable_chunked_prefill,
         long_prefill_token_threshold=limits.long_prefill_token_threshold,
         policy=limits.policy,
-        options={**limits.options, **_offloading(d, d.caches_prefixes)},
+        options=_with_host_link(d, {**limits.options, **_offloading(d, d.caches_prefixes)}),
         prefill_schedule_interval=limits.prefill_schedule_interval,
         engine_version=limits.engine_version,
     )
@@ -497,6 +498,13 @@ def check_states(d: Deployment) -> None:
             f"{d.model.name} on {d.placed}: max_num_seqs {seqs} is more than the {blocks} blocks for recurrent states: vLLM "
             f"{d.limits.engine_version} would not start; the most that starts is --max-num-seqs {blocks}"
         )
+
+
+def _with_host_link(d: Deployment, options: dict[str, Any]) -> dict[str, Any]:
+    """Options, with the rate of the card's link to host RAM where KV is kept there and nobody says it."""
+    if not options.get("host_blocks") or "host_gb_per_s" in options:
+        return options
+    return options | {"host_gb_per_s": LINK_SHARE * d.gpu.host_link_bandwidth / 1e9}
 
 
 def _offloading(d: Deployment, caching: bool) -> dict[str, int]:

@@ -337,6 +337,7 @@ def _requests(trace: Trace, run: FleetRun, host: HostRates, decision: Ints) -> d
         "output_tokens": trace.output_tokens[order],
         "generated_tokens": trace.output_tokens[order],
         "cached_tokens": rows["cached"].astype(np.int64),
+        "host_cached_tokens": rows["host_cached"].astype(np.int64),
         "preemptions": rows["preemptions"].astype(np.int64),
         "replica": run.replica[order],
         "turn": np.asarray(trace.turns)[order],

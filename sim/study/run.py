@@ -18,10 +18,11 @@ from sim.cost.batch import mixed_batch
 from sim.engine.compiled import worth
 from sim.engine.config import EngineConfig
 from sim.engine.fits import check_admitted, check_fits
-from sim.engine.interface import Request, Scheduler
+from sim.engine.interface import Request
 from sim.engine.registry import make_scheduler
 from sim.engine.rows.engine import RowsEngine
 from sim.engine.rows.made import uncovered
+from sim.engine.schedulers import VllmScheduler
 from sim.engine.sglang_options import SglangOptions
 from sim.engine.step_clock import IterationCost
 from sim.errors import UsageError
@@ -107,10 +108,9 @@ def run_planned(
     *,
     keep_iterations: bool = False,
     on_progress: Progress | None = None,
-    schedulers: list[Scheduler] | None = None,
 ) -> RunRecord:
     """One run of the trace: one call of the engine in rows where that applies (sim.study.direct), else, without a log, the fast path where
-    that does. `schedulers` gets those that served iteration by iteration.
+    that does.
     """
     if (served := _directly(study, pools, trace, draw, keep_iterations)) is not None:
         if on_progress is not None:
@@ -121,8 +121,8 @@ def run_planned(
 
     def stepped(config: EngineConfig, cost: IterationCost) -> Engine:
         scheduler = make_scheduler(config)
-        if schedulers is not None:
-            schedulers.append(scheduler)
+        if isinstance(scheduler, VllmScheduler):
+            scheduler.copies_take(*cost.steps.host_link)
         return SteppedEngine(scheduler, cost)
 
     return _run(study, pools, trace, draw, stepped, keep_iterations, on_progress)

@@ -14,8 +14,6 @@ from sim.cluster.pools import PREFILL
 from sim.cost.rates import RateDraws
 from sim.engine.compiled import worth
 from sim.engine.config import EngineConfig
-from sim.engine.interface import Scheduler
-from sim.engine.kv.tiers import tier_hit_rates
 from sim.errors import UsageError
 from sim.rates.load import scope_notes
 from sim.rates.serving import HostRates
@@ -232,6 +230,15 @@ def fleet_study(
     return Study(fleet.pools[0].deployment, workload, rates, host, goodput or {}, fleet, others)
 
 
+def _hit_rates(pools: Sequence[PlannedPool], record: RunRecord) -> dict[str, float]:
+    """Shares of prompt tokens found in HBM and in host RAM, where that keeps KV."""
+    prompts = int(record.requests["prompt_tokens"].sum())
+    if not prompts or not any(pool.config.options.get("host_blocks") for pool in pools):
+        return {}
+    cached, host = (int(record.requests[name].sum()) for name in ("cached_tokens", "host_cached_tokens"))
+    return {"kv_hit_rate_hbm": (cached - host) / prompts, "kv_hit_rate_host": host / prompts}
+
+
 def run_study(study: Study, *, draws: int | None = None, keep_iterations: bool = True, on_progress: Progress | None = None) -> Run:
     """Simulate once at the median rates, and once more at each of the first `draws` draws (same workload: common random numbers).
 
@@ -244,10 +251,9 @@ def run_study(study: Study, *, draws: int | None = None, keep_iterations: bool =
     """
     pools, trace = planned(study), study.workload.trace
     check_all_fit(study, trace, pools)
-    schedulers: list[Scheduler] = []
     first = _scaled(on_progress, 0, (draws or 0) + 1)
-    record = run_planned(study, pools, trace, keep_iterations=keep_iterations, on_progress=first, schedulers=schedulers)
-    summary = summarise(record, study.goodput) | tier_hit_rates(schedulers) | _gpu_hours(study, record)
+    record = run_planned(study, pools, trace, keep_iterations=keep_iterations, on_progress=first)
+    summary = summarise(record, study.goodput) | _hit_rates(pools, record) | _gpu_hours(study, record)
     direct = runs_directly(study, pools, trace)
     few = len(record.iterations["start_s"]) <= (LOGGED_DIRECTLY_UP_TO if direct else LOGGED_UP_TO)
     logged = keep_iterations and few and (direct or bool(draws))

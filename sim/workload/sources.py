@@ -25,7 +25,7 @@ FRESH: dict[str, Any] = {  # where a request stands before it is sent
     "preemptions": 0,
     "cancelled": False,
     "hands_over": False,
-    "hashed_blocks": 0,
+    "host_cached_tokens": 0,
 }
 
 
@@ -90,7 +90,7 @@ class TraceSource:
 
     def again(self, request: Request, tries: int, arrival_s: float) -> Request:
         name = request.request_id if tries == 1 else request.request_id.rpartition(".")[0]
-        repeated = replace(request, request_id=f"{name}.{tries}", arrival_s=arrival_s, **FRESH, blocks=[])
+        repeated = replace(request, request_id=f"{name}.{tries}", arrival_s=arrival_s, **FRESH)
         row = self._rows.pop(request, None)
         if row is not None:
             self._rows[repeated] = row

@@ -235,9 +235,8 @@ def _engine_notes(d: Deployment, config: EngineConfig, trace: Trace) -> list[str
             f"vLLM {d.limits.engine_version} would not start with its default max_num_seqs {default}: there are {blocks} blocks for "
             f"states. Start it with --max-num-seqs {config.max_num_seqs}: no more have room at once"
         )
-    places = (("host_blocks", "in host RAM"), ("disk_blocks", "on disk"))
-    if tiers := [f"{config.options[name]} {where}" for name, where in places if config.options.get(name)]:
-        notes.append(f"KV blocks kept beyond HBM: {', '.join(tiers)}")
+    if blocks := config.options.get("host_blocks"):
+        notes.append(f"KV blocks kept in host RAM: {blocks}")
     attention = d.limits.attention
     if attention.kind != "dense" or attention.placement != "hbm":
         notes.append(f"attention: {attention.label}")

@@ -16,13 +16,15 @@ from hypothesis import strategies as st
 
 from sim.cost.graphs import sglang_sizes
 from sim.engine.config import EngineConfig
-from sim.engine.interface import Request
+from sim.engine.host_tier import HostLink
+from sim.engine.interface import KeepsTime, Request
 from sim.engine.loop import Step, engine_loop
 from sim.engine.overlap import NO_WORK, HostWork
 from sim.engine.registry import make_scheduler
 from sim.engine.rows import layout as at
 from sim.engine.rows.loop import serve
 from sim.engine.rows.made import given_of, luck_of, make_core, requests_of, supply
+from sim.engine.schedulers import VllmScheduler
 from sim.engine.step_clock import IterationCost, StepTime
 from sim.specs.models import get_model
 from sim.specs.precision import Precision
@@ -46,6 +48,8 @@ class Outcome:
 
 def by_scheduler(config: EngineConfig, cost: IterationCost, calls: list[tuple[int, Request]]) -> Outcome:
     scheduler, found = make_scheduler(config), Outcome({}, {}, [])
+    if isinstance(scheduler, VllmScheduler):
+        scheduler.copies_take(*cost.steps.host_link)
 
     def collect(step: Step, now: int) -> None:
         outcome, it = scheduler.complete(step.iteration), step.iteration
@@ -63,7 +67,10 @@ def by_scheduler(config: EngineConfig, cost: IterationCost, calls: list[tuple[in
     while wait is not None or coming:
         ticks, rank = wait or (max(now, coming[0][0]), DECISION)
         while coming and (coming[0][0] < ticks or (coming[0][0] == ticks and rank == DECISION)):
-            scheduler.add(coming.pop(0)[1])
+            at_ticks, request = coming.pop(0)
+            scheduler.add(request)
+            if isinstance(scheduler, KeepsTime) and scheduler.idle:
+                ticks, rank = at_ticks, DECISION
         now = max(now, ticks)
         wait = loop.send(now)
     return found
@@ -123,13 +130,17 @@ def a_vllm(rng: Random) -> tuple[EngineConfig, IterationCost, list[tuple[int, Re
     seqs = rng.choice([1, 2, 4, 16])
     budget = max(rng.choice([max(seqs, 8), 64, 512]), seqs * (2 + drafts) + 8 if drafts else 0)
     most, needed = longest + rng.choice([0, 5, 100]), -(-(longest + 3 * drafts + 2) // block) + 2
+    caching = rng.random() < 0.7
+    if caching and options.get("drafter") != "eagle" and rng.random() < 0.5:
+        options = options | {"host_blocks": rng.choice([needed, 3 * needed, 1000])}
+        settings |= {"host_copies": HostLink(rng.choice([1e8, 3e9, 1e12]), rng.choice([0.0, 1e-3])), "block_size": block}
     config = EngineConfig(
         num_gpu_blocks=rng.choice([needed + 1, needed + 4, 2 * needed, 500]),
         block_size=block,
         max_num_seqs=seqs,
         max_num_batched_tokens=budget,
         max_model_len=most,
-        enable_prefix_caching=rng.random() < 0.7,
+        enable_prefix_caching=caching,
         long_prefill_token_threshold=rng.choice([0, 0, 7]) if most > 7 else 0,
         policy=rng.choice(["fcfs", "fcfs", "priority"]),
         watermark=rng.choice([0.0, 0.0, 0.1]),

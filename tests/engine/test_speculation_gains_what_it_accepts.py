@@ -75,7 +75,7 @@ def test_acceptance_by_position_that_cannot_be_is_refused(shares: str) -> None:
     ("options", "said"),
     [
         ({"drafter": "oracle"}, "unknown drafter 'oracle'; known: ngram, draft_model, eagle, eagle3"),
-        ({"drafter": "eagle", "host_blocks": 10}, "drafter=eagle with KV tiers is not modelled"),
+        ({"drafter": "eagle", "host_blocks": 10}, "drafter=eagle with KV in host RAM is not modelled"),
     ],
 )
 def test_drafters_that_are_not_modelled_are_refused(options: dict[str, object], said: str) -> None:

@@ -15,8 +15,7 @@ COMMON = ("simulate", "--gpu", "H100", "--num-prompts", "4", "--request-rate", "
         (("--model", "Llama-3.1-8B", "--engine", "sglang"), "engine: scheduling decisions of sglang"),
         (("--model", "Llama-3.1-8B", "--engine", "llamacpp"), "engine: scheduling decisions of llamacpp"),
         (("--model", "Qwen3.6-27B", "--max-num-seqs", "7"), "a running request on each GPU, 7 slots"),
-        (("--model", "Llama-3.1-8B", "--engine-option", "host_blocks=90"), "KV blocks kept beyond HBM: 90 in host RAM"),
-        (("--model", "Llama-3.1-8B", "--engine-option", "disk_blocks=80"), "KV blocks kept beyond HBM: 80 on disk"),
+        (("--model", "Llama-3.1-8B", "--engine-option", "host_blocks=90"), "KV blocks kept in host RAM: 90"),
     ],
 )
 def test_what_is_not_vllms_plain_engine_is_said(arguments, said):

@@ -16,7 +16,7 @@ from sim.study.deployment import Limits
 
 DRAWN = Workload.drawn(32, request_rate=200.0, input_len=300, output_len=300, prefix_len=210, length_cv=0.6, turns=2, think_time_s=0.1)
 CROWD = Workload(replace(DRAWN.trace, priorities=[i % 3 for i in range(len(DRAWN.trace))]))
-DRAFTS, TIERS = {"draft_tokens": 3}, {"host_blocks": 300, "disk_blocks": 3000}
+DRAFTS = {"draft_tokens": 3}
 FEW = {"num_gpu_blocks": 400}  # KV is short
 WHOLE = {"max_model_len": 2700, "max_num_batched_tokens": 2700}
 # a setting: a value that is not its default, and what else is set so that it can matter
@@ -57,10 +57,6 @@ VLLM = {
     "host_blocks": (300, {}),
     "host_gb_per_s": (0.1, {"host_blocks": 300}),
     "host_latency_us": (1e5, {"host_blocks": 300}),
-    "disk_blocks": (3000, {}),
-    "disk_gb_per_s": (0.1, TIERS),
-    "disk_latency_us": (1e5, TIERS),
-    "tier_overlap": (0.9, TIERS),
 }
 SGLANG = {
     "max_prefill_tokens": (600, {}),

@@ -96,7 +96,7 @@ class RowsEngine:
         row = row_of_request(request, self._spare > 0)
         depth = self._shared.get(request.request_id, 0)
         names = [self._numbers.setdefault(name, len(self._numbers)) for name in request.prompt_hashes[:depth]]
-        row.names, row.depth, row.name_rank = self._names, depth, len(self._requests)
+        row.names, row.seen, row.depth, row.name_rank = self._names, self._names, depth, len(self._requests)
         self._rows[request] = place = len(self._requests)
         self._requests.append(request)
         if self._fast:
@@ -113,7 +113,10 @@ class RowsEngine:
         if place >= len(requests) or self._names + len(names) > len(known):
             requests = np.concatenate([requests, at.records(at.RequestRow, len(requests) + 64)])
             known = np.concatenate([known, np.zeros(len(known) + len(names), dtype=np.int64)])
-            self._e = self._e._replace(requests=requests, names=known)
+            seen: Any = self._e.seen
+            if self._s.host_blocks:
+                seen = np.concatenate([seen, np.zeros(len(known) - len(seen), dtype=np.int8)])
+            self._e = self._e._replace(requests=requests, names=known, seen=seen)
             self._resolve()
         requests[place] = tuple(getattr(row, name) for name in row.__slots__)
         known[self._names : self._names + len(names)] = names
@@ -126,12 +129,14 @@ class RowsEngine:
             check_admitted(request, self._config, SglangOptions.of(self._config))
         place = self._row(request)
         at.row_of(self._e.requests, place).comes_with = request.computed_tokens  # known since a router looked at the request, perhaps
+        before = self._c[on.WAKE] if self._fast else self._s.wake
         if self._fast:
             self._c[on.NOW] = now
             self._act(on.ARRIVE, place)
         else:
             arrive(self._e, self._s, place, now)
-        return None
+        after = self._c[on.WAKE] if self._fast else self._s.wake
+        return (now, DECISION) if after < before < at.NEVER else None
 
     def cancel(self, request: Request) -> None:
         """Drop a request that is inside."""
@@ -180,7 +185,7 @@ class RowsEngine:
             del self._rows[request]
             request.generated_tokens, request.preemptions = request.output_tokens, int(row.preemptions)
             if row.cached >= 0:
-                request.cached_tokens = int(row.cached)
+                request.cached_tokens, request.host_cached_tokens = int(row.cached), int(row.host_cached)
             log.last_token(request, end_s, token_place)
             finish(request, token_place)
 

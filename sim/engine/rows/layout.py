@@ -62,6 +62,12 @@ class RequestRow:
     hits: Small = 0  # blocks found at the latest admission
     own: Small = NOBODY  # first of its runs of blocks that it gave back and may ask for
     leads: Small = 0  # it begins with tokens that are neither cached nor those of one further up
+    loading: Small = 0  # its KV is loaded from host RAM: 2 until that is over, then 1
+    from_host: Small = 0  # blocks of it
+    host_cached: Small = 0  # tokens of it at the first admission
+    offered: Small = 0  # leading blocks that host RAM was offered since its admission
+    looked: Small = 0  # blocks up to which it used those in host RAM, or offered its own
+    writing: Small = 0  # blocks that are being written there
     node: Small = NOBODY  # where its cached pages end (sim.engine.rows.radix)
     cached: Small = NOBODY  # prompt tokens found at the first admission; -1: not admitted
     sampled_in: Small = NOBODY  # number of the iteration of its latest token, where a log is kept
@@ -70,6 +76,10 @@ class RequestRow:
     arrival_s: float = 0.0  # when its client sent it
     priority: int = 0
     luck: int = 0  # 32 bits that its draws hang on
+    load_over: int = 0
+    passed: int = 0  # the latest decision that it was left out of
+    seen: int = 0  # where it is noted which of its leading blocks it used in host RAM, or offered
+    host_rank: int = 0  # its recency there
     sampled_at: int = 0  # ticks when that was sent
     scheduled: int = NOBODY
     first_sent: int = NOBODY
@@ -170,7 +180,29 @@ class EngineRow:
     spare_node: int = NOBODY
     uses: int = 0
     found: int = NOBODY  # by the latest look into the tree
+    # host RAM
+    host_blocks: int = 0
+    host_blank: int = 0
+    write_ticks: int = 0  # of a block
+    load_ticks: int = 0
+    load_latency: int = 0
+    first_chunk: int = 0
+    next_chunk: int = 0
+    spare_chunk: int = NOBODY
+    first_host_slot: int = 0
+    host_mask: int = 0
+    evictable_chunks: int = 0
+    host_rank: int = 0  # the latest
+    writes: int = NOBODY  # blocks that are being written, in order
+    last_write: int = NOBODY
+    unsent_write: int = NOBODY  # the first of these that waits for the next iteration
+    writes_end: int = 0
+    loads_end: int = 0
+    polled: int = 0  # when the worker looked for transfers that are over
+    gone: int = NOBODY  # requests that finished since the latest decision
+    last_gone: int = NOBODY
     # requests
+    decisions: int = 0
     head: int = NOBODY
     tail: int = NOBODY
     queued: int = 0
@@ -288,6 +320,21 @@ class BlockRow:
 
 
 @dataclass(slots=True, eq=False)
+class ChunkRow:
+    """A KV block in host RAM."""
+
+    name: int = 0
+    pins: int = 0  # loads under way; -1: it is being written
+    rank: int = 0  # the least is evicted first
+    place: int = NOBODY  # in the heap of those that can be
+    heap: int = 0  # the block at the place of the heap that this row's number is
+    request: int = 0  # that writes it
+    since: int = 0  # decision that wrote it
+    over: int = 0  # ticks when it is written
+    behind: int = NOBODY
+
+
+@dataclass(slots=True, eq=False)
 class NodeRow:
     """A run of cached pages that are shared as one."""
 
@@ -365,6 +412,7 @@ class Core(NamedTuple):
     sends: MutableSequence[SendRow]  # [replicas * places]
     blocks: MutableSequence[BlockRow]  # [replicas * blocks] of vLLM
     nodes: MutableSequence[NodeRow]  # [replicas * (pages + 1)] of SGLang
+    chunks: MutableSequence[ChunkRow]  # [replicas * blocks of host RAM]
     log: MutableSequence[LogRow]
     entries: MutableSequence[EntryRow]
     requests: MutableSequence[RequestRow]
@@ -372,6 +420,7 @@ class Core(NamedTuple):
     held: MutableSequence[int]  # blocks of a request that others begin with, too, by its seat
     table: MutableSequence[int]  # blocks by contents + 1, 0: none
     names: MutableSequence[int]  # of blocks that several requests begin with, whole numbers from 0 on (see RequestRow)
+    seen: MutableSequence[int]  # where host RAM keeps KV: whether a request used its leading blocks there, or offered them
     padding: MutableSequence[float]  # [decodes] rows that the graph for so many computes beyond them
     acceptance: MutableSequence[float]  # [draft tokens] chance that the draft at a place is accepted, given that all before it are
     chords: MutableSequence[int]  # [2 * (batch * OCTAVES + octave)] ticks at both ends, -1 where not known yet
@@ -388,6 +437,7 @@ ROWS = {
     "sends": SendRow,
     "blocks": BlockRow,
     "nodes": NodeRow,
+    "chunks": ChunkRow,
     "log": LogRow,
     "entries": EntryRow,
     "requests": RequestRow,

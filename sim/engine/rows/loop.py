@@ -26,6 +26,7 @@ from sim.engine.rows.layout import (
     EngineRow,
 )
 from sim.engine.rows.log import log_is_full
+from sim.engine.rows.offload import next_transfer, note_transfers, send_transfers
 from sim.engine.rows.price import Given, occupied, price
 from sim.engine.rows.radix import cached_pages, free_pages
 from sim.engine.rows.sending import begin_sending, end_sending
@@ -85,14 +86,21 @@ def choose(e: Core, s: EngineRow) -> int:
     """Decide what runs next, if anything does. Where nothing is under way, a decision that only made room is made again."""
     i = 1 if s.under_way == 0 else 0
     it = e.iterations[s.first_iteration + i]
+    if s.host_blocks:
+        note_transfers(e, s)
     decide_by_kind(e, s, i)
     if not it.shares and it.preempted and s.under_way == NOBODY:
         s.evicted += it.preempted
         decide_by_kind(e, s, i)
     if not it.shares:
         s.evicted += it.preempted
+        if s.host_blocks:
+            send_transfers(e, s, s.now, max(s.now, s.ends), s.decisions + 1)
         if s.under_way != NOBODY:
             return pause(s, LAST, s.ends, 0)
+        if s.host_blocks and s.queued and next_transfer(e, s) < NEVER:
+            s.polled = NEVER
+            return pause(s, IDLE, next_transfer(e, s), 1)
         if s.queued + running_of(s):
             return STUCK
         s.evicted = 0
@@ -142,6 +150,8 @@ def launch(e: Core, s: EngineRow, given: Given) -> int:
         return reason
     it.started = s.now
     decides, ends = s.decides, s.ends
+    if s.host_blocks:
+        send_transfers(e, s, s.now, max(s.now, ends), s.decisions)
     s.ends = max(ends, decides) + s.priced
     s.decides = max(ends, decides + it.host)
     s.under_way, s.decided = i, NOBODY
@@ -159,6 +169,7 @@ def pause(s: EngineRow, phase: int, wake: int, after_arrivals: int) -> int:
 def send(e: Core, s: EngineRow, i: int) -> None:
     """The tokens of iteration `i` are sent now."""
     begin_sending(s)
+    s.polled = e.iterations[s.first_iteration + i].started
     count = collect_by_kind(e, s, i)
     end_sending(e, s, e.iterations[s.first_iteration + i], count)
 

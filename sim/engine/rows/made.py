@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from sim.cost.coefficients import Coefficients
 from sim.cost.graphs import GRAPH_TOKENS
 from sim.engine.config import EngineConfig
+from sim.engine.host_tier import host_blocks
 from sim.engine.interface import Request
 from sim.engine.rows import layout as at
 from sim.engine.rows.layout import Core, Lazily, Noughts
@@ -23,6 +24,7 @@ from sim.errors import SimctlError
 
 Ints = NDArray[np.int64]
 ROW_MOST = 4096  # iterations in memory before they are handed over
+LOADING = 4  # times as many requests as can run, at most, have or get their KV: beyond these none is loaded
 ENDINGS = 4  # numbers a request: SGLang lists when up to one more of them than can run end, and what they hold
 _COEFFICIENTS = [name for name, kind in get_type_hints(Coefficients).items() if kind in (float, int)]
 
@@ -38,7 +40,6 @@ def uncovered(config: EngineConfig, steps: StepTime) -> str:
     """Why the engine in rows cannot stand for this one; nothing where it can."""
     reasons = (
         (config.scheduler not in ("vllm", "sglang"), f"engine {config.scheduler}"),
-        (config.options.get("host_blocks") or config.options.get("disk_blocks"), "KV tiers"),
         (not steps.in_stages, "attention that hangs on each context"),
         (steps.parts > 1, "iterations in parts"),
         (steps.streams or steps.micro_batch, "micro-batches"),
@@ -60,7 +61,7 @@ def engine_row(config: EngineConfig, steps: StepTime | None, most_tokens: int, k
     if steps is not None:
         _prices(s, steps)
     s.free = s.blank = config.num_gpu_blocks - 1
-    s.seats = config.max_num_seqs
+    s.seats = config.max_num_seqs * (LOADING if s.host_blocks else 1)
     s.most_blocks = ENDINGS if s.kind == at.SGLANG else -(-min(most_tokens + 2 * s.drafting + 2, config.max_model_len) // s.block) + 1
     s.row_room, s.entry_room = (ROW_MOST, ROW_MOST + 16 * s.seqs) if keep else (0, 0)
     return s
@@ -75,6 +76,7 @@ def _prices(s: at.EngineRow, steps: StepTime) -> None:
     s.verify_s, s.verify_each_s = steps.verify_s, steps.verify_seq_s
     if steps.draft is not None:
         s.draft_model, s.draft_pieces, s.draft_window = 1, int(steps.draft_pieces), steps.draft.model.window or 0
+    s.write_ticks, s.load_ticks, s.load_latency = steps.host_link
 
 
 def _vllm(s: at.EngineRow, config: EngineConfig) -> None:
@@ -83,6 +85,7 @@ def _vllm(s: at.EngineRow, config: EngineConfig) -> None:
     s.unnamed, s.drops_last_hit = speculation.unnamed_tokens, int(speculation.drops_last_hit)
     s.drafting, s.lookahead, s.drafter_rows = speculation.draft_tokens, speculation.lookahead_tokens, speculation.drafter_rows
     s.seed = speculation.seed & 0xFFFFFFFF
+    s.host_blocks = s.host_blank = host_blocks(config)
 
 
 def _sglang(s: at.EngineRow, config: EngineConfig) -> None:
@@ -118,13 +121,17 @@ def make_core(
     seqs, blocks = config.max_num_seqs, config.num_gpu_blocks - 1
     one = engine_row(config, steps, most_tokens, keep, heard)
     slots = 1 << (2 * blocks).bit_length() if config.enable_prefix_caching else 1
-    one.mask, one.token_ticks = slots - 1, token_ticks
+    host_slots = 1 << (2 * one.host_blocks).bit_length() if one.host_blocks else 0
+    one.mask, one.host_mask, one.token_ticks = slots - 1, host_slots - 1, token_ticks
+    if one.host_blocks:
+        requests["seen"] = np.cumsum(requests["depth"]) - requests["depth"]
     engines = []
     for i in range(replicas):
         values = {name: getattr(one, name) for name in one.__slots__}
         values |= {
             "first_block": i * blocks, "end_block": (i + 1) * blocks, "fresh": i * blocks, "first_slot": i * slots,
-            "first_running": 2 * i * seqs, "first_held": i * seqs * one.most_blocks, "first_share": 2 * i * (seqs + 1),
+            "first_running": i * (seqs + one.seats), "first_held": i * one.seats * one.most_blocks, "first_share": 2 * i * (seqs + 1),
+            "first_chunk": i * one.host_blocks, "next_chunk": i * one.host_blocks, "first_host_slot": replicas * slots + i * host_slots,
             "first_send": 2 * i * seqs, "first_iteration": 2 * i, "first_row": i * one.row_room, "first_entry": i * one.entry_room,
             "root": i * (blocks + 1), "next_node": i * (blocks + 1) + 1,
         }  # fmt: skip
@@ -132,13 +139,13 @@ def make_core(
     counts = {
         "iterations": 2 * replicas, "shares": 2 * replicas * (seqs + 1), "sends": 2 * replicas * seqs,
         "blocks": 0 if one.kind else replicas * blocks, "nodes": replicas * (blocks + 1) if one.kind else 0,
-        "log": replicas * one.row_room, "entries": replicas * one.entry_room,
+        "chunks": replicas * one.host_blocks, "log": replicas * one.row_room, "entries": replicas * one.entry_room,
     }  # fmt: skip
     chances = Speculation.of(config).position_probability if one.drafting else float
     acceptance = np.array([chances(place) for place in range(one.drafting)])
     padding = steps.decode_paddings(seqs) if steps else np.zeros(0)
-    running: Any = np.zeros((replicas, 2, seqs), dtype=np.int64)
-    running[:, 1] = np.arange(seqs)
+    running: Any = np.zeros((replicas, seqs + one.seats), dtype=np.int64)
+    running[:, seqs:] = np.arange(one.seats)
     most_rows = min(config.max_num_batched_tokens, blocks * config.block_size)  # all of them have KV, but the last ones
     rows = max(most_rows + seqs * (1 + one.drafting), GRAPH_TOKENS) + 1
     logits = seqs * (1 + one.drafting) + 1
@@ -148,16 +155,23 @@ def make_core(
         "draft_by_rows": np.full(3 * rows if one.draft_model else 0, -1.0), "draft_heads": np.full(logits if one.draft_model else 0, -1.0),
         "acceptance": acceptance, "padding": padding,
     }  # fmt: skip
-    held, table = replicas * seqs * one.most_blocks, replicas * slots
+    held, table = replicas * one.seats * one.most_blocks, replicas * (slots + host_slots)
     if arrays:
         made: dict[str, Any] = {name: at.records(at.ROWS[name], count) for name, count in counts.items()}
         made["engines"] = np.array(
             [tuple(getattr(each, name) for name in each.__slots__) for each in engines], dtype=at.dtype_of(at.EngineRow)
         )
+        made["seen"] = np.zeros(int(requests["depth"].sum()) if one.host_blocks else 0, dtype=np.int8)
         made |= {"requests": requests, "held": np.zeros(held, dtype=np.int64), "table": np.zeros(table, dtype=np.int64)}
         return Core(**made, **prices, names=names, running=running.ravel())
     lazily: dict[str, Any] = {name: Lazily(at.ROWS[name]) for name in counts}
-    lazily |= {"engines": engines, "requests": at.objects(requests, at.RequestRow), "held": Noughts(), "table": Noughts()}
+    lazily |= {
+        "engines": engines,
+        "requests": at.objects(requests, at.RequestRow),
+        "held": Noughts(),
+        "table": Noughts(),
+        "seen": Noughts(),
+    }
     listed = {name: column.tolist() for name, column in prices.items()}
     return Core(**lazily, **listed, names=names.tolist(), running=running.ravel().tolist())
 

@@ -13,8 +13,9 @@ from sim.engine.rows.drafts import accepted
 from sim.engine.rows.kv import allocate, blocks_of, find_hits, give_back, remember, sit
 from sim.engine.rows.layout import NOBODY, OUTSIDE, RUNNING, Core, EngineRow, IterationRow
 from sim.engine.rows.log import note_chunk, note_loss
+from sim.engine.rows.offload import blocks_to_offer, finish_offers, host_hits, load, offer, unpin_hits
 from sim.engine.rows.sending import note_token
-from sim.engine.rows.waiting import next_waiting, put_back, take_out
+from sim.engine.rows.waiting import next_waiting, pass_over, put_back, take_out
 
 
 def decide(e: Core, s: EngineRow, i: int) -> None:
@@ -22,6 +23,7 @@ def decide(e: Core, s: EngineRow, i: int) -> None:
     it = e.iterations[s.first_iteration + i]
     it.shares = it.tokens = it.admitted = it.preempted = it.lacks = it.reads_prompt = it.decodes = it.context = 0
     it.uniform = int(s.drafting > 0)
+    s.decisions += 1
     if s.interval > 1:
         hold_prefill(e, s)
     budget = running_shares(e, s, it, i, s.budget - s.drafter_rows)
@@ -37,6 +39,12 @@ def decide(e: Core, s: EngineRow, i: int) -> None:
         begin = share_at(s, i)
         for place in range(begin, begin + it.shares):
             give_share(e, s, it, place)
+    if s.host_blocks:
+        begin = share_at(s, i)
+        for place in range(begin, begin + it.shares):
+            r = e.shares[place].request
+            offer(e, s, r, blocks_to_offer(e, s, r))
+        finish_offers(e, s)
 
 
 def gives_later(s: EngineRow) -> bool:
@@ -229,8 +237,22 @@ def admit(e: Core, s: EngineRow, it: IterationRow, i: int, budget: int) -> int:
             break
         row = e.requests[r]
         known = row.prompt + row.generated
-        hits = find_hits(e, s, r)
-        start = max(hits * s.block, min(row.comes_with, known - 1))  # transferred KV: the last token is computed anew
+        if row.loading:
+            hits, start, s.idle_hits = row.held, row.computed, 0
+            remember(e, s, r, row.held * s.block)
+        else:
+            hits = find_hits(e, s, r)
+            start = max(hits * s.block, min(row.comes_with, known - 1))  # transferred KV: the last token is computed anew
+            if s.host_blocks and not row.comes_with:
+                row.offered = 0
+                below = NOBODY if row.writing else host_hits(e, s, r, hits)
+                if below < 0:
+                    pass_over(e, s, r)
+                    continue
+                if below:
+                    if not load(e, s, r, hits, below):
+                        return BLOCKS
+                    continue
         remaining = known - start
         if remaining > 1 and s.holds:
             return BUDGET
@@ -252,14 +274,15 @@ def admit(e: Core, s: EngineRow, it: IterationRow, i: int, budget: int) -> int:
         row.state = RUNNING
         e.running[s.first_running + s.running] = r
         s.running += 1
-        sit(e, s, r, hits)
+        if not row.loading:
+            sit(e, s, r, hits)
         allocate(e, s, r, blocks_of(s, slots) - hits)
         remember(e, s, r, min(upto, known - s.unnamed))
-        if not row.preemptions and not row.comes_with:
+        if not row.preemptions and not row.comes_with and not row.loading:
             row.cached = hits * s.block
         if row.scheduled == NOBODY:
             row.scheduled = s.now
-        row.computed, row.comes_with, row.in_prefill = start, 0, 1
+        row.computed, row.comes_with, row.in_prefill, row.loading = start, 0, 1, 0
         take_share(e, s, it, i, r, tokens)
         share = e.shares[share_at(s, i) + it.shares - 1]
         share.blind, share.admitted = int(padded), 1
@@ -327,11 +350,23 @@ def collect(e: Core, s: EngineRow, i: int) -> int:
                 give_back(e, s, r)
                 row.state = OUTSIDE
                 gone += 1
+            if s.host_blocks:
+                note_gone(e, s, r)
         elif s.drafting and not s.overlap:
             row.drafts = s.drafting
     if gone:
         drop_finished(e, s)
     return place
+
+
+def note_gone(e: Core, s: EngineRow, r: int) -> None:
+    """A request has finished: host RAM hears of it with the next decision."""
+    e.requests[r].behind = NOBODY
+    if s.gone == NOBODY:
+        s.gone = r
+    else:
+        e.requests[s.last_gone].behind = r
+    s.last_gone = r
 
 
 def drop_finished(e: Core, s: EngineRow) -> None:
@@ -355,6 +390,13 @@ def cancel(e: Core, s: EngineRow, r: int) -> None:
         drop_finished(e, s)
     elif row.state != OUTSIDE:
         take_out(e, s, r)
+        if row.loading > 1:
+            unpin_hits(e, s, r, row.hashed, row.from_host)
+        if row.loading:
+            give_back(e, s, r)
+            row.loading = 0
+    if s.host_blocks:
+        note_gone(e, s, r)
     row.coming = row.stale = row.drafts = row.prefilling = row.in_prefill = 0
 
 

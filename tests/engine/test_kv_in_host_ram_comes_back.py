@@ -1,0 +1,80 @@
+"""KV in host RAM: a copy of all full blocks of prompts, loaded beside the iterations of others."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.engine.config import EngineConfig
+from sim.engine.host_tier import host_blocks
+from sim.engine.interface import Request
+from sim.engine.schedulers import VllmScheduler
+from sim.errors import UsageError
+from sim.ticks import TICKS_PER_S
+from tests.simulate.runs import serve
+
+BLOCKS = 12  # full blocks of a text
+STEP = TICKS_PER_S // 100
+Texts = list[int]
+
+
+def config(hbm: int, **options: float) -> EngineConfig:
+    return EngineConfig(num_gpu_blocks=hbm + 1, max_num_seqs=4, max_num_batched_tokens=64, max_model_len=512, options=options)
+
+
+def asked(texts: Texts, gap_s: float = 10.0) -> list[Request]:
+    """One request after the other, each with a text of BLOCKS full blocks and a token more."""
+    return [
+        Request(str(i), gap_s * i, 16 * BLOCKS + 1, 1, [(text, block) for block in range(BLOCKS)], priority=i)
+        for i, text in enumerate(texts)
+    ]
+
+
+def found(texts: Texts, hbm: int, link: tuple[int, int, int] = (1, 1, 0), **options: float) -> tuple[list[int], list[int]]:
+    """Tokens that each request found, and of these in host RAM."""
+    scheduler, requests = VllmScheduler(config(hbm, **options)), asked(texts)
+    scheduler.copies_take(*link)
+    serve(requests, scheduler, lambda _: STEP)
+    return [r.cached_tokens for r in requests], [r.host_cached_tokens for r in requests]
+
+
+def test_capacity_is_that_of_host_ram_and_not_its_sum_with_hbm() -> None:
+    cycle = [0, 1, 0, 1, 0, 1]
+    assert found(cycle, 13, host_blocks=BLOCKS)[0] == [0] * 6  # a cache of what HBM evicts would have found all
+    cached, host = found(cycle, 13, host_blocks=2 * BLOCKS)
+    assert cached == [0, 0, *[16 * BLOCKS] * 4]
+    assert min(host[2:]) > 0
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=12), st.integers(13, 40))
+def test_enough_of_it_finds_what_enough_hbm_would(texts: Texts, hbm: int) -> None:
+    assert found(texts, hbm, host_blocks=1000)[0] == found(texts, 200)[0]
+
+
+def test_a_load_takes_its_bytes_over_the_link_and_nobody_else_waits() -> None:
+    def served(load: int) -> tuple[float, float]:
+        scheduler = VllmScheduler(config(26, host_blocks=100))
+        scheduler.copies_take(1, load, 0)
+        again = [*asked([0, 1, 2], 1.0), Request("decodes", 3.0, 1, 100), *asked([0, 0, 0, 0], 1.0)[3:]]
+        again[-1].arrival_s = 3.1
+        record = serve(again, scheduler, lambda _: STEP)
+        assert again[-1].host_cached_tokens == 16 * (BLOCKS - 1)  # HBM has kept the first
+        return float(record.requests["first_token_s"][-1]), float(record.requests["finish_s"][-2])
+
+    (fast, beside), (slow, same) = served(1), served(STEP // 2)
+    assert slow - fast == pytest.approx((BLOCKS - 1) * 0.005, abs=0.01)  # the next iteration begins up to one later
+    assert beside == same
+
+
+@pytest.mark.parametrize(
+    "options", [{"host_blocks": -1}, {"host_blocks": 5, "host_gb_per_s": 0.0}, {"host_gb_per_s": 5.0}, {"disk_blocks": 5}]
+)
+def test_absurd_options_are_refused(options: dict[str, float]) -> None:
+    with pytest.raises(UsageError, match=r"host RAM|host_gb_per_s changes nothing without host_blocks|no option 'disk_blocks'"):
+        VllmScheduler(config(10, **options))
+
+
+def test_it_needs_prefix_caching() -> None:
+    with pytest.raises(UsageError, match="prefix caching"):
+        host_blocks(EngineConfig(enable_prefix_caching=False, options={"host_blocks": 5}))
