@@ -107,15 +107,19 @@ def _pick(
     o_c, o_k = tl.arange(0, CHUNKS_P2), tl.arange(0, KP)
     launch.wait_for_previous(PDL)
     last_block = tl.cdiv(tl.load(lens + i_row // heads_kv), BLOCK) - LOCAL
-    b_key = tl.load(keys + i_row * chunks + o_c, mask=o_c < chunks, other=NONE)
-    best = tl.topk(b_key, KP)
-    chunk = _index(best) // CHUNK
-    o_block = chunk[:, None] * CHUNK + tl.arange(0, CHUNK)[None, :]
-    ok = (best != NONE)[:, None] & (o_block >= SINK) & (o_block < last_block)
-    score = tl.load(scores + i_row.to(tl.int64) * blocks + o_block, mask=ok, other=0.0)
-    b_key = tl.reshape(tl.where(ok, _sort_key(score, o_block), NONE), [KP * CHUNK])
-    final = tl.topk(b_key, KP)
-    tl.store(selected + i_row.to(tl.int64) * K + o_k, tl.where(final == NONE, -1, _index(final)), mask=o_k < K)
+    p_selected = selected + i_row.to(tl.int64) * K + o_k
+    if last_block <= SINK:  # nothing to sort: in a server most rows of a padded batch, and all of short sequences
+        tl.store(p_selected, tl.full([KP], -1, dtype=tl.int32), mask=o_k < K)
+    else:
+        b_key = tl.load(keys + i_row * chunks + o_c, mask=o_c < chunks, other=NONE)
+        best = tl.topk(b_key, KP)
+        chunk = _index(best) // CHUNK
+        o_block = chunk[:, None] * CHUNK + tl.arange(0, CHUNK)[None, :]
+        ok = (best != NONE)[:, None] & (o_block >= SINK) & (o_block < last_block)
+        score = tl.load(scores + i_row.to(tl.int64) * blocks + o_block, mask=ok, other=0.0)
+        b_key = tl.reshape(tl.where(ok, _sort_key(score, o_block), NONE), [KP * CHUNK])
+        final = tl.topk(b_key, KP)
+        tl.store(p_selected, tl.where(final == NONE, -1, _index(final)), mask=o_k < K)
 
 
 def select(

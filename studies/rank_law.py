@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 import numpy as np
-from scipy import optimize, stats
+from scipy import optimize, special, stats
 
 TABLE = Path("docs/data/recall-retriever.csv")
 SHORT = 16384  # tokens: contexts up to here are learnt from
@@ -46,9 +46,13 @@ def read(path: Path) -> dict[Kind, list[RankCount]]:
     return found
 
 
-def recall(a: float, b: float, blocks: Any, candidates: Any) -> Any:
+def recall(a: float, b: float, blocks: int | Sequence[int], candidates: int) -> Any:
     """P(rank <= blocks) of the law."""
-    return stats.betabinom.cdf(np.asarray(blocks) - 1, np.asarray(candidates) - 1, a, b)
+    beaten = np.arange(int(np.max(blocks)))
+    total = candidates - 1
+    logs = special.betaln(beaten + a, total - beaten + b) - special.betaln(a, b)
+    logs += special.gammaln(total + 1) - special.gammaln(beaten + 1) - special.gammaln(total - beaten + 1)
+    return np.cumsum(np.exp(logs))[np.asarray(blocks) - 1]
 
 
 def fit(counts: Sequence[RankCount]) -> tuple[float, float]:
@@ -100,12 +104,12 @@ def scored(counts: Sequence[RankCount], draws: int = 40, seed: int = 0) -> tuple
 def main(path: Path) -> None:
     """Print the law of every kind and its score."""
     click.echo(f"learnt from contexts up to {SHORT}, scored on longer ones, budgets from one block to all candidates")
-    every: list[tuple[float, bool]] = []
+    every: dict[str, list[tuple[float, bool]]] = defaultdict(list)
     for (haystack, distractors, block), counts in sorted(read(path).items(), key=lambda item: (item[0][0], -item[0][2], item[0][1])):
         a, b, found = scored(counts)
         if not found:
             continue
-        every += found
+        every[haystack] += found
         errors = np.abs([error for error, _ in found])
         inside = np.mean([ok for _, ok in found])
         same = [f"{recall(a, b, 32 * 128 // block, n // block):.3f}" for n in (32768, 262144)]
@@ -113,8 +117,9 @@ def main(path: Path) -> None:
             f"{haystack:9} {distractors:3} distractors, blocks of {block:3}: a {a:.3f} b {b:7.3f}  error {np.median(errors):.3f} "
             f"(at most {errors.max():.3f}), {100 * inside:3.0f} % inside; 4,096 tokens find {same[0]} at 32K, {same[1]} at 256K"
         )
-    errors = np.abs([error for error, _ in every])
-    click.echo(f"all: {len(every)} counts, median error {np.median(errors):.3f}, {100 * np.mean([ok for _, ok in every]):.0f} % inside")
+    for haystack, scores in every.items():
+        middle, inside = np.median([abs(error) for error, _ in scores]), np.mean([ok for _, ok in scores])
+        click.echo(f"{haystack}: {len(scores)} counts, median error {middle:.3f}, {100 * inside:.0f} % inside")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ Speed-up is of the same server, dense by its own attention, over block-sparse. `
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from sim.errors import UsageError
 from studies.predict_sparse_served import CELLS
 
 MEASURED, PREDICTED = Path("scenarios/data/measured/unseen"), Path("docs/data/predicted-sparse-served.csv")
+CHECKS = Path("docs/data/sparse-served-checks.json")
 Key = tuple[int, int, int]  # batch, context, k
 
 
@@ -63,6 +65,21 @@ def lines(gpu: str, model: str) -> Iterator[tuple[str, float, bool, int]]:
         yield f"{line}{' ' if inside else '!'}{faster}", middle / step - 1, inside, k
 
 
+def checked(gpu: str) -> Iterator[str]:
+    """What `hw.engines.vllm_sparse_checks` found on the GPU."""
+    found = json.loads(CHECKS.read_text(encoding="utf-8"))
+    if gpu in found["gpu"]:
+        runs, whole = found["schedules"], found["whole"]
+        yield (
+            f"selections in {runs['schedules']} random schedules of a small model, {runs['steps']} steps: {runs['compared']} compared, "
+            f"{runs['differ']} differ from float64, {runs['beyond_rounding']} by more than rounding"
+        )
+        error, agreed = whole["attention_error"], 100 * whole["top1_agreement"]
+        yield f"k over all blocks: attention within {error:.1e} of float64, {agreed:.0f} % of tokens as dense"
+        same = "bit by bit the same" if found["same_cache"] else "not the same"
+        yield f"cache after the same prompts, dense and block-sparse: {same}; pages lost: {runs['pages'] - 1 - runs['free_pages_after']}"
+
+
 @click.command()
 @click.argument("gpu")
 def main(gpu: str) -> None:
@@ -81,6 +98,8 @@ def main(gpu: str) -> None:
         errors = np.array([error for _, error, _, _ in chosen])
         within = f"{np.sum(np.abs(errors) <= 0.1)} within 10 %, {sum(inside for _, _, inside, _ in chosen)} in their 90 %"
         click.echo(f"{name}: {len(chosen)} cells, median error {100 * np.median(np.abs(errors)):.1f} %, {within}")
+    for line in checked(gpu):
+        click.echo(line)
 
 
 if __name__ == "__main__":
