@@ -84,9 +84,9 @@ demo: $(VENV)/.base
 	@echo 'Open out/demo.html in a browser: what latency do 200 chats see on one H100?'
 	@echo 'make compile (half a minute, once) makes the machine code that long simulations are some ten times as fast with.'
 
-# Two minutes for newcomers: formula, prices, workloads, what-if. make test has the rest.
+# Two minutes for newcomers: formula, prices, workloads, what-if, without the samplers. make test has the rest.
 check: $(VENV)/.check
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 -m "not slow and not vllm and not sglang and not gpu" tests/whatif tests/sim tests/price tests/workload
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 -m "not slow and not vllm and not sglang and not gpu" tests/whatif tests/sim tests/price tests/workload --ignore tests/price/test_executors_agree_to_1e_12.py
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
