@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 
 from sim.errors import UsageError
@@ -35,6 +36,7 @@ from sim.sweeps.executor import Opened
 from sim.workload.workload import Workload
 
 PAIRED = 20  # trials that are run again at more load
+LAST = 0.4  # of the budget: to secure a count where the race is far from its end
 RESERVES = ("none", "replica", "node")
 
 
@@ -148,7 +150,10 @@ class Plan(Shown):
         with runner(choices, conditions, self.workers or os.cpu_count() or 1, self.for_s, self.within_s) as run:
             states = states_of(choices, conditions, self.most_gpus, self.for_s)
             primed(states, choices, self.known)
-            result, race = search(choices, conditions, run.trials, self.most_gpus, watching, states)
+            run.hold_back(LAST)
+            release = partial(run.hold_back, 0.0)
+            result, race = search(choices, conditions, run.trials, self.most_gpus, watching, states, release=release)
+            release()
             answer = PlanAnswer(replace(result, lasts=lasts), result.ended, quick, skipped=skipped)
             try:
                 if result.winner and result.finished and not quick:

@@ -24,6 +24,7 @@ GALLOP_BELOW = 0.5  # chance from which on counts are tried one by one
 RANKED = (1, *(stage for stage in STAGES if stage <= ENOUGH))  # stages; a single trial ranks
 TWO_UPTO = 20  # trials
 ENOUGH_TO_BUY = 0.5  # lower bound of a chance from which on a count is named where trials ended early: four trials are not enough
+SECURED = 8, 20  # trials, all of which hold, by which a count is secured
 SAME = 4  # trials by which two choices of equal cost are seen to be the same
 EQUAL_AFTER = 100  # trials in which two choices used equal shares, so that one takes the rest from the other
 
@@ -250,7 +251,7 @@ class Race:
             low, high = state.bounds(stage, self._stages[-1])
             if low < self._most[i]:
                 candidate = state.candidates.get(low + 1)
-                likely = (-candidate.chance.value, -candidate.margin) if candidate else (0.0, 0.0)
+                likely = (-candidate.chance.value, -candidate.margin) if candidate and candidate.trials else (0.0, 0.0)
                 found.append(((self.choices[i].cost(low + 1), high != low + 1, *likely), i, low, high))
         return sorted(found, key=lambda each: each[0])
 
@@ -265,6 +266,18 @@ class Race:
                 return state.candidates[low + 1]
             self.advance(choice, count, stage)
         return None
+
+    def secure(self, near: Candidate) -> None:
+        """Run trials of a count, or of more units while it misses, until it could be bought."""
+        state, count, most = self.states[near.choice], near.replicas, self._most[near.choice]
+        while True:
+            candidate = state.candidates.setdefault(count, Candidate(near.choice, count))
+            for look in SECURED:
+                if candidate.chance.low < ENOUGH_TO_BUY and len(candidate.trials) < look and candidate.chance.met == len(candidate.trials):
+                    self._extend(candidate, look)
+            if candidate.chance.low >= ENOUGH_TO_BUY or count == most:
+                return
+            count = min(count + max(1, count // 4), most)
 
     def settle(self, best: Candidate) -> None:
         """Run all trials of the counts below, down to one that certainly does not do: the margin's lower end."""
@@ -320,8 +333,11 @@ def search(
     on_step: Callable[[SearchProgress], None] | None = None,
     states: Sequence[CandidateState] | None = None,
     stages: Sequence[int] = RANKED,
+    release: Callable[[], None] | None = None,
 ) -> tuple[RaceResult, Race]:
-    """The cheapest count over all choices, of up to `most` GPUs. KeyboardInterrupt or OutOfTime ends it early, with what is known then."""
+    """The cheapest count over all choices, of up to `most` GPUs. KeyboardInterrupt or OutOfTime ends it early, with what is known then. The
+    first OutOfTime is the last but for what `release` gives back: enough to secure a count that can be bought, and to go on.
+    """
     known = list(states) if states is not None else [CandidateState() for _ in choices]
     best: Candidate | None = None
 
@@ -330,7 +346,9 @@ def search(
             on_step(SearchProgress(found.stage, found.done, found.left, best, found.stage_ends))
 
     race = Race(choices, run, most, known, stages, step)
-    try:
+
+    def run_all() -> None:
+        nonlocal best
         for stage in stages:
             before = race.done
             best = race.cheapest(stage)
@@ -338,6 +356,18 @@ def search(
                 step(SearchProgress(stage, race.done, 0, best, True))
         if best is not None:
             race.settle(best)
+
+    try:
+        try:
+            run_all()
+        except OutOfTime:
+            if release is None:
+                raise
+            release()
+            plan = so_far(choices, conditions, known, "")
+            if plan.best is None and (near := plan.nearest()) is not None:
+                race.secure(near)
+            run_all()
     except (KeyboardInterrupt, OutOfTime) as reason:
         return so_far(choices, conditions, known, "time is up" if isinstance(reason, OutOfTime) else "stopped"), race
     return RaceResult(choices, conditions, known, best), race

@@ -163,6 +163,10 @@ class Runner:
         """CPU seconds so far."""
         return self._budget.spent_s
 
+    def hold_back(self, share: float) -> None:
+        """Leave this share of the budget for the end; 0 releases it."""
+        self._budget.held_back = share
+
     def trials(self, choice: int, count: int, trials: Iterable[int], factor: float = 1.0) -> list[Trial]:
         """Trials, in order; requests come `factor` times as fast."""
         found: list[Trial] = self._each(Here.one, [(choice, count, trial, factor) for trial in trials])

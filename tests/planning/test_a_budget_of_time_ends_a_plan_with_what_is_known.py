@@ -114,6 +114,25 @@ def test_no_count_is_named_by_a_few_trials(most):
     assert "No count was tried often enough to be named: the likeliest, 0, 1.00 USD/hour" in conclusion(plan)
 
 
+def test_what_is_held_back_secures_a_count_that_can_be_bought():
+    """Sixty trials over forty choices tell little; the rest of the budget goes to one count, and on to one more where that misses."""
+    ran, most = [], [60]
+
+    def mostly(choice, count, wanted):
+        if len(ran) + len(wanted) > most[0]:
+            raise OutOfTime
+        ran.extend((choice, count, i) for i in wanted)
+        return [MET if count > 2 or i % 6 else Trial((2.0,)) for i in wanted]
+
+    plan, _ = search(choices([1.0 + 0.01 * i for i in range(40)]), TTFT, mostly, 8)
+    assert plan.best is None
+    ran.clear()
+    plan, _ = search(choices([1.0 + 0.01 * i for i in range(40)]), TTFT, mostly, 8, release=lambda: most.__setitem__(0, 110))
+    assert plan.ended
+    assert plan.best.chance.low >= 0.5
+    assert "Buy " in conclusion(plan)
+
+
 def test_the_least_and_the_most_are_said():
     """Of 40 replicas 12 are enough at some draws, 14 at all; the bound knows that 10 are too few."""
 
