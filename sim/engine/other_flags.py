@@ -41,8 +41,8 @@ SMALL: dict[str, str] = {
     ),
     "disable-custom-all-reduce|enable-(flashinfer-allreduce-fusion|nccl-nvls|symm-mem|torch-symm-mem)|all2all-backend|moe-a2a-backend|"
     "deepep-mode|deepep-config": "all-reduces are priced as measured, by the engine's own choice",
-    "api-server-count|tokenizer-worker-num": "one API server is priced: at high rates first tokens come sooner than said",
-    "stream-interval|stream-output": "tokens are counted one by one",
+    "api-server-count|tokenizer-worker-num": "one API server is priced, which is too slow in crowds: --host-rate token_s=S",
+    "stream-interval|stream-output": "tokens are sent one by one, which is too slow in crowds: --host-rate token_s=S",
     "(no-)?enable-(eplb|expert-parallel-load.*)|eplb-.*|expert-placement-strategy|num-redundant-experts|ep-num-redundant-experts|"
     "init-expert-location|ep-dispatch-algorithm": "experts are taken to be loaded evenly",
     "calculate-kv-scales|cuda-graph-(sizes|bs)|cudagraph-capture-sizes|max-cudagraph-capture-size|enable-dp-lm-head|"

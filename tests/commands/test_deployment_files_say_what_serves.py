@@ -132,7 +132,7 @@ def test_every_size_of_parallelism_is_read_or_named(tmp_path: Path) -> None:
 def test_short_flags_of_parallelism_and_switches_of_sglang(tmp_path: Path) -> None:
     assert read(tmp_path, f"vllm serve {MODEL} -tp 2 -dp=2 -ep").options["enable_expert_parallel"] is True
     found = read(tmp_path, f"{SGLANG} --disable-cuda-graph --dp-size 4 --ep-size 1 --stream-interval 8 --random-seed 3")
-    assert found.unused == ["--stream-interval (tokens are counted one by one)"]
+    assert found.unused == ["--stream-interval (tokens are sent one by one, which is too slow in crowds: --host-rate token_s=S)"]
     assert (found.options["enforce_eager"], found.options["replicas"], found.options["enable_expert_parallel"]) == (True, 4, False)
     ranks = read(tmp_path, f"{SGLANG} --dp-size 2 --enable-dp-attention")
     assert (ranks.options["tp"], ranks.options["data_parallel_size"], ranks.unused) == (1, 2, [])
