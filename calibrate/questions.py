@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,11 +23,11 @@ LEARN = Settings(draws=600)  # those of `simctl learn`
 
 @dataclass(frozen=True, repr=False)
 class Learn(Shown):
-    """Rates behind a served log, request by request. `deployment` is what served it; None where a measurement of ours says it. `reading`
-    are further arguments of calibrate.logs.read.read_log.
+    """Rates behind a served log, or several of one server, request by request. `deployment` is what served them; None where a measurement
+    of ours says it. `reading` are further arguments of calibrate.logs.read.read_log.
     """
 
-    log: str | Path
+    log: str | Path | Sequence[str | Path]
     deployment: Deployment | None = None
     settings: Settings = LEARN
     from_datasheet: bool = False
@@ -35,15 +35,26 @@ class Learn(Shown):
 
     def shown(self) -> tuple[str, Figures]:
         """Title and figures."""
-        return _title(self.log, self.deployment), [("draws", str(self.settings.draws)), ("chains", str(self.settings.chains))]
+        return _title(self.logs[0], self.deployment), [
+            ("logs", str(len(self.logs))),
+            ("draws", str(self.settings.draws)),
+            ("chains", str(self.settings.chains)),
+        ]
 
     def answer(self, progress: Callable[[str], None] = lambda _: None) -> LogRates:
         """Raises UsageError for a log that cannot be read or learnt from, MissingSamplerError without the samplers."""
         from calibrate.backend import check_samplers
         from calibrate.logs.log_rates import rates_from_log
+        from calibrate.logs.requests import joined
 
         check_samplers()
-        return rates_from_log(*served_log(self.log, self.deployment, self.reading), self.settings, self.from_datasheet, progress)
+        found = [served_log(each, self.deployment, self.reading) for each in self.logs]
+        return rates_from_log(joined([log for log, _ in found]), found[0][1], self.settings, self.from_datasheet, progress)
+
+    @property
+    def logs(self) -> list[str | Path]:
+        """The logs, one or several."""
+        return [self.log] if isinstance(self.log, str | Path) else list(self.log)
 
 
 @dataclass(frozen=True, repr=False)

@@ -73,7 +73,7 @@ def _checked(i: int) -> Checked:
     factor = float(np.exp(rng.uniform(*np.log((1.25, 1.7) if fault == "clock" else (1.5, 2.2)))))
     launch, work, request = np.exp((HOSTS_SD, HOSTS_SD, REQUEST_SD) * rng.standard_normal(3)).tolist()
     launch, work = launch * (factor if fault in ("host", "launch") else 1.0), work * (factor if fault == "host" else 1.0)
-    api_s = {name: float(getattr(prior, name)) * (request if name == "request_s" else work) for name in API_TIMES}
+    api_s = {name: float(getattr(prior, name)) * (request if name == "request_s" else 1.0) for name in API_TIMES}
     host = Host(launch, work, clock=factor if fault == "clock" else 1.0, api_s=api_s)
     tokens = int(rng.integers(200, 600)) if fault == "prompts" else 0
     loads = [_load(run, *load, rng) for load in LOADS]

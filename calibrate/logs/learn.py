@@ -93,7 +93,11 @@ def served_priors(run: ServedRun, datasheet: bool = False, log: ServedLog | None
 
 
 def learn_rates(
-    run: ServedRun, log: ServedLog, priors: Mapping[str, Prior], settings: Settings, progress: Callable[[str], None] = lambda _: None
+    run: ServedRun,
+    log: ServedLog,
+    priors: Mapping[str, Prior],
+    settings: Settings,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> Learnt:
     """Posterior of the rates given the log. Raises SimctlError when its workload cannot be simulated at the priors."""
     free = identified_rates(run, log, priors)
@@ -148,9 +152,11 @@ def grouping(log: ServedLog) -> tuple[Array, NDArray[np.int64]]:
     """(weights [statistic, request] that average groups of answered requests; metric [statistic] as its place in METRICS)."""
     answered, prompts, several = np.flatnonzero(log.answered), log.experiment.prompt_tokens, log.experiment.output_tokens > 1
     short, groups = prompts <= np.median(prompts[answered]), []
-    for block in np.array_split(answered, int(np.clip(len(answered) // PER_BLOCK, 1, MOST_BLOCKS))):
-        halves = [block[short[block]], block[~short[block]]]
-        groups += halves if min(map(len, halves)) >= LEAST_IN_GROUP else [block]
+    ends = np.cumsum([len(each.ttft_s) for each in log.loads])
+    for own in np.split(answered, np.searchsorted(answered, ends[:-1])):  # no group is of two loads
+        for block in np.array_split(own, int(np.clip(len(own) // PER_BLOCK, 1, MOST_BLOCKS))):
+            halves = [block[short[block]], block[~short[block]]]
+            groups += halves if min(map(len, halves)) >= LEAST_IN_GROUP else [block]
     chosen = [(place, group) for place in range(len(METRICS)) for group in (groups if not place else [g[several[g]] for g in groups])]
     chosen = [(place, group) for place, group in chosen if len(group) >= LEAST_IN_GROUP]
     if not chosen:
@@ -241,6 +247,7 @@ def _simulated(run: ServedRun, log: ServedLog, priors: Mapping[str, Prior], free
     """(TTFT, TPOT, E2EL) [request] at scores z."""
     scores = dict(zip(free, z[:-1], strict=True))
     rates = Rates(**{name: float(value(priors[name], scores.get(name, 0.0))) for name in UNITS})
-    host = host_of_log(float(value(HOST, z[-1])), log.experiment.text)
-    found = replay(run, log.experiment, RateDraws(rates, rates), host)
-    return found.ttft_s, found.tpot_s, found.e2el_s
+    latencies = host_of_log(float(value(HOST, z[-1])), log.experiment.text)
+    found = [replay(run, load, RateDraws(rates, rates), latencies) for load in log.loads]
+    ttft, tpot, e2el = (np.concatenate([getattr(each, name) for each in found]) for name in ("ttft_s", "tpot_s", "e2el_s"))
+    return ttft, tpot, e2el

@@ -85,10 +85,11 @@ def _replayed(served: ServedRun, log: ServedLog, learnt: Learnt) -> list[dict[st
     for d in np.linspace(0, len(learnt.request_s) - 1, CHECK_DRAWS).round().astype(int).tolist():
         rates = learnt.rates.at(d)
         host = host_of_log(float(learnt.request_s[d]), log.experiment.text)
-        runs.append(replay(served, log.experiment, RateDraws(rates, rates), host))
+        runs.append([replay(served, load, RateDraws(rates, rates), host) for load in log.loads])
     rows = []
     for name, column, q in FIGURES:
-        values = [float(np.nanpercentile(seen.guess(column)[log.answered], q)) for seen in runs]
+        guesses = [np.concatenate([seen.guess(column) for seen in each])[log.answered] for each in runs]
+        values = [float(np.nanpercentile(each, q)) for each in guesses]
         low, median, high = np.quantile(values, INTERVAL)
         measured = float(np.nanpercentile(getattr(log.experiment, column)[log.answered], q))
         rows.append({"figure": f"p{q} {name}", "measured_s": measured, "simulated_s": median, "low_s": low, "high_s": high})

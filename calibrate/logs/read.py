@@ -20,9 +20,9 @@ from calibrate.logs.bench_means import (
 )
 from calibrate.logs.lists import inference_perf, llmperf, multi_turn
 from calibrate.logs.pasted import pasted_log
-from calibrate.logs.requests import LoggedRequest, ServedLog, assemble
+from calibrate.logs.requests import LoggedRequest, ServedLog, assemble, joined
 from calibrate.logs.tools import aiperf, bench_serve, guidellm
-from calibrate.served.runs import LOG_COLUMNS, Experiment, ServedRun, read_experiments
+from calibrate.served.runs import LOG_COLUMNS, ServedRun, read_experiments
 from calibrate.text_files import Row, csv_rows
 from sim.errors import UsageError
 from sim.files import text_of
@@ -37,7 +37,6 @@ KNOWN = (
     "not a result of vllm bench serve, SGLang's bench_serving (ttfts), GuideLLM (benchmarks), AIPerf (metadata), llmperf "
     "(end_to_end_latency_s), inference-perf (info), genai-perf's summary, InferenceX (isl, osl, conc) or vLLM's multi-turn benchmark"
 )
-PAUSE_S = 10.0
 BLOCK = 512  # tokens of a block that one of prefix_ids stands for, by default: Mooncake's
 
 
@@ -51,20 +50,14 @@ def is_log(path: Path) -> bool:
 
 
 def measured_log(run: ServedRun) -> ServedLog:
-    """The open loops of a measurement of ours as one log, laid end to end with PAUSE_S between them. UsageError where it has none."""
-    loops, begins, end = [e for e in run.experiments if e.kind == "open"], [], 0.0
-    if not loops:
+    """The open loops of a measurement of ours as one log. UsageError where it has none."""
+    loads = [e for e in run.experiments if e.kind == "open"]
+    if not loads:
         raise UsageError(f"{run.name}: no open loop that is not void to learn from")
-    for loop in loops:
-        begins.append(end)
-        end += float((loop.arrival_s + loop.e2el_s).max()) + PAUSE_S
-    joined: dict[str, Any] = {
-        name: np.concatenate([getattr(e, name) for e in loops]) for name in ("prompt_tokens", "output_tokens", "ttft_s", "e2el_s")
-    }
-    sent = np.concatenate([begin + e.arrival_s for begin, e in zip(begins, loops, strict=True)])
-    log = Experiment(f"{len(loops)} open loops", "open", sent, **joined, text=loops[0].text)
-    answered = np.ones(len(sent), dtype=np.bool_)
-    return ServedLog(log, answered, np.full(len(sent), np.nan), run.engine, (f"{log.name} of the measurement, one after the other",))
+    note = f"{len(loads)} open loops of the measurement"
+    return joined(
+        [ServedLog(e, np.ones(len(e.ttft_s), dtype=np.bool_), np.full(len(e.ttft_s), np.nan), run.engine, (note,)) for e in loads]
+    )
 
 
 def read_log(

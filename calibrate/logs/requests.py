@@ -20,6 +20,7 @@ from sim.workload.content import Content, SystemPrompt
 
 Array = NDArray[np.float64]
 FEWEST = 10
+PAUSE_S = 10.0  # between loads laid end to end
 LONGEST_S = 86_400.0
 
 
@@ -77,6 +78,12 @@ class ServedLog:
     source: str
     notes: tuple[str, ...] = field(default=())
     model_id: str = ""  # the model that the log names, where it does
+    parts: tuple[Experiment, ...] = ()  # of several logs of one server, whose requests are laid end to end: each one's load
+
+    @property
+    def loads(self) -> tuple[Experiment, ...]:
+        """Loads to be replayed one by one; their requests in order are the log's."""
+        return self.parts or (self.experiment,)
 
     def served_by(self, d: Deployment, name: str) -> ServedRun:
         """The log as a served run of a deployment."""
@@ -153,6 +160,30 @@ def assemble(
         text=True,  # benchmarks send texts, and users do
     )
     return ServedLog(experiment, answered, np.where(answered, np.nan, column["waited_s"]), source, tuple(said), model_id)
+
+
+def joined(logs: Sequence[ServedLog]) -> ServedLog:
+    """Several logs of one server as one: requests end to end, PAUSE_S apart, and replayed load by load."""
+    first = logs[0]
+    if len(logs) == 1:
+        return first
+    loads, begins, end = [load for log in logs for load in log.loads], [], 0.0
+    for load in loads:
+        begins.append(end)
+        end += float(np.nanmax(load.arrival_s + np.nan_to_num(load.e2el_s))) + PAUSE_S
+    columns: dict[str, Any] = {
+        name: np.concatenate([getattr(load, name) for load in loads]) for name in ("prompt_tokens", "output_tokens", "ttft_s", "e2el_s")
+    }
+    sent = np.concatenate([begin + load.arrival_s for begin, load in zip(begins, loads, strict=True)])
+    return ServedLog(
+        Experiment(f"{len(loads)} loads", "open", sent, **columns, text=first.experiment.text),
+        np.concatenate([log.answered for log in logs]),
+        np.concatenate([log.waited_s for log in logs]),
+        first.source,
+        tuple(dict.fromkeys(note for log in logs for note in log.notes)),
+        first.model_id,
+        tuple(loads),
+    )
 
 
 def _streams(seen: Sequence[LoggedRequest], sent: Array) -> tuple[Array, ...] | None:

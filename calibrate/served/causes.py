@@ -18,7 +18,7 @@ from calibrate.served.host_fit import ORDINARY, Learnt, Suspicion, as_on, learn_
 from calibrate.served.replay import Prediction, replay
 from calibrate.served.runs import Experiment, ServedRun
 from sim.cost.rates import RateDraws
-from sim.rates.host import Host
+from sim.rates.host import API_TIMES, Host
 from sim.rates.load import on_another_machine
 from sim.rates.serving import HostRates, ServingOverhead
 from sim.results.intervals import Z_90
@@ -28,14 +28,16 @@ HOST, CLOCK, GPU, PROMPTS = "host", "clock", "GPU", "cached prompts"
 SUSPICIONS = (Suspicion(CLOCK, clock=0.35, clock_sd=0.2), Suspicion(GPU, step_sd=0.6, clock_sd=0.1), Suspicion(PROMPTS, shared=True))
 ODDS = math.log(0.03)  # of each suspicion beside an ordinary server, before anything is seen
 LEAST_EFFECT = 0.03  # log of a load's mean E2EL: less is no cause
-LEAST_REQUEST = 0.1  # of the time per request, of which no interval is known
+LEAST_REQUEST = 0.1  # of the API server's times, of which no interval is known
 DRAWS = 40  # of servers like it
-TERMS = {"launch": HOST, "work": HOST, "request": HOST, "step": GPU, "clock": CLOCK, "prompts": PROMPTS}
+API = ("request", "token")
+TERMS = {"launch": HOST, "work": HOST, "request": HOST, "token": HOST, "step": GPU, "clock": CLOCK, "prompts": PROMPTS}
 
 
 class Factor(NamedTuple):
-    """A factor on what was predicted with its 90 % interval (of `prompts`: tokens that they share; of `request` no interval is known), and
-    what it adds to the busiest load's mean TTFT and mean TPOT, and to the mean log E2EL of all loads.
+    """A factor on what was predicted with its 90 % interval, and what it adds to the busiest load's mean TTFT and mean TPOT, and to the log
+    of mean E2EL of the load that shows most of it. Of `prompts` the value is tokens that they share. Of `request` and `token`, times of the
+    API server, no interval is known.
     """
 
     name: str
@@ -81,24 +83,26 @@ def causes_of(run: ServedRun, loads: Sequence[Experiment], in_process: RateDraws
     total = sum(math.exp(each - weights[most]) for each in weights.values())
     chances = {name: math.exp(each - weights[most]) / total for name, each in weights.items()}
     learnt, rates = found[most], in_process.at_median_host()
-    ordinary = [replay(run, load, *as_on(_ordinary(learnt), rates, prior)) for load in loads]
+    ordinary = [replay(run, load, *as_on(_ordinary(prior), rates, prior)) for load in loads]
     best = _simulated(run, loads, rates, prior, learnt.host, learnt.shared_tokens[1])
     busy = max(range(len(loads)), key=lambda i: float(np.sum(loads[i].output_tokens)) / _lasted(loads[i]))
     factors = [
         _factor(name, run, loads, rates, prior, learnt, best, busy) for name in TERMS if name != "prompts" or learnt.shared_tokens[1]
     ]
-    cause = most
-    if not cause:
-        worst = max((each for each in factors if each.name != "request"), key=lambda each: abs(each.effect))
-        sure = not worst.low <= 1.0 <= worst.high
-        request = next(each for each in factors if each.name == "request")
-        cause = TERMS[worst.name] if sure and abs(worst.effect) > LEAST_EFFECT else HOST if abs(request.effect) > LEAST_REQUEST else ""
+    cause = most or (HOST if any(map(_is_cause, factors)) else "")
     times = tuple(
         LoadTimes(load.name, len(load.ttft_s), sent(load), _means(load, load), _means(load, plain), _means(load, seen))
         for load, plain, seen in zip(loads, ordinary, best, strict=True)
     )
     share = _faster_share(run, loads, in_process, prior)
     return Causes(cause, chances, learnt, tuple(factors), times, sent(loads[busy]), share)
+
+
+def _is_cause(f: Factor) -> bool:
+    """Whether a factor of the host, on an ordinary GPU, makes a difference that is no chance."""
+    if f.name in API:
+        return abs(f.effect) > LEAST_REQUEST
+    return TERMS[f.name] == HOST and abs(f.effect) > LEAST_EFFECT and not f.low <= 1.0 <= f.high
 
 
 def sent(load: Experiment) -> str:
@@ -111,10 +115,10 @@ def sent(load: Experiment) -> str:
     return f"at {rate:.2g}/s"
 
 
-def _ordinary(learnt: Learnt) -> Host:
+def _ordinary(prior: ServingOverhead | None) -> Host:
     """The median of such hosts."""
-    api_s = Host(api_s=learnt.prior.api_s).api_s
-    return Host(api_s={name: value / learnt.prior.work for name, value in api_s.items()})
+    served = prior or HostRates()
+    return Host(api_s={name: max(float(getattr(served, name)), 1e-3 if name == "request_s" else 0.0) for name in API_TIMES})
 
 
 def _lasted(load: Experiment) -> float:
@@ -150,20 +154,18 @@ def _factor(
     busy: int,
 ) -> Factor:
     """A factor and what it costs: the loads as learnt over those without it."""
-    host, plain, tokens = learnt.host, _ordinary(learnt), learnt.shared_tokens[1]
+    host, plain, tokens = learnt.host, _ordinary(prior), learnt.shared_tokens[1]
     value = low = high = math.nan
     if name == "prompts":
         low, value, high, tokens = learnt.shared_tokens[0], learnt.shared_tokens[1], learnt.shared_tokens[2], 0.0
-    elif name == "request":
-        value = host.api_s["request_s"] / plain.api_s["request_s"]
-        host = replace(host, api_s={**host.api_s, "request_s": plain.api_s["request_s"]})
+    elif name in API:
+        value = host.api_s[f"{name}_s"] / max(plain.api_s[f"{name}_s"], 1e-9)
+        host = replace(host, api_s={**host.api_s, f"{name}_s": plain.api_s[f"{name}_s"]})
     else:
         value = getattr(host, name)
         half = math.exp(Z_90 * (getattr(host, f"{name}_sd") or 0.0))
         low, high = value / half, value * half
         host = replace(host, **{name: 1.0})  # type: ignore[arg-type]
-        if name == "work":
-            host = replace(host, api_s={n: s if n == "request_s" else plain.api_s[n] for n, s in host.api_s.items()})
     without = _simulated(run, loads, rates, prior, host, tokens)
     pairs = [(_means(load, seen), _means(load, other)) for load, seen, other in zip(loads, best, without, strict=True)]
     effect = max((math.log(with_it[2] / other[2]) for with_it, other in pairs), key=abs)

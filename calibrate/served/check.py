@@ -13,11 +13,11 @@ import numpy as np
 from calibrate.logs.pasted import pasted_log
 from calibrate.logs.read import is_log, read_log
 from calibrate.logs.requests import ServedLog
-from calibrate.served.alarms import cached_prompts, look_alikes, tokens_too_soon
+from calibrate.served.alarms import SAY, cached_prompts, look_alikes, tokens_too_soon
 from calibrate.served.causes import CLOCK, GPU, HOST, PROMPTS, Causes, Factor, causes_of
 from calibrate.served.runs import Experiment, ServedRun, read_served
 from calibrate.served.time_units import check_times
-from sim.errors import UsageError
+from sim.errors import SimctlError, UsageError
 from sim.files import plain
 from sim.rates.host import Host
 from sim.rates.load import load_rates
@@ -31,7 +31,7 @@ MOST_LOADS, MOST_REQUESTS = 6, 1000  # that are simulated; of more loads those f
 TWO_SERVERS = 1.5  # one log's tokens take so much longer than another's beside what explains both
 LEAST_COST_S = 5e-5
 EQUAL = 0.05  # of the expected time: no word is lost about less
-PRINTED = {"launch": "launches", "work": "does its own work per sequence and request", "request": "takes a request in"}
+PRINTED = {"launch": "launches", "work": "does the engine's own work", "request": "takes a request in", "token": "sends a token"}
 DO = {
     HOST: "a faster or less shared CPU core, CUDA graphs on (no --enforce-eager); keep this host with --out FILE for --host of any command",
     CLOCK: "nvidia-smi -q -d CLOCK,PERFORMANCE,POWER: a power cap, heat, or a locked clock",
@@ -60,17 +60,22 @@ class Check:
         alarms = tuple(dict.fromkeys(alarm for e in run.experiments for alarm in (*cached_prompts(run, e), *tokens_too_soon(run, e))))
         causes = causes_of(run, loads, rates, prior)
         _one_server(causes, whole)
-        return CheckAnswer(run, causes, alarms, rates.summary, look_alikes(run, causes.learnt.host) if causes.cause == GPU else [])
+        return CheckAnswer(
+            run, causes, alarms, rates.summary, prior is not None, look_alikes(run, causes.learnt.host) if causes.cause == GPU else []
+        )
 
 
 @dataclass(frozen=True)
 class CheckAnswer:
-    """What a check found: the run, its causes, alarms by the roofline, where the rates come from, and cards that would take as long."""
+    """What a check found: the run, its causes, alarms by the roofline, where the rates come from, whether an engine was stepped on
+    its GPU, and cards that would take as long.
+    """
 
     run: ServedRun
     causes: Causes
     alarms: tuple[str, ...]
     rates: str
+    stepped: bool
     like: Sequence[str] = ()
 
     def __repr__(self) -> str:
@@ -78,8 +83,17 @@ class CheckAnswer:
 
     @property
     def host(self) -> Host:
-        """The host that was learnt, for `host_scale` of a RateSource and --host of commands."""
+        """The host that was learnt, for `host_scale` of a RateSource and --host of commands. UsageError where no engine was stepped on its
+        GPU: of such a server rates are to be learnt.
+        """
+        if not self.stepped:
+            raise UsageError(f"{self.run.gpu.name}: no engine was stepped on this GPU: learn its rates instead (simctl learn --out)")
         return self.causes.learnt.host
+
+    def require_learnable(self) -> None:
+        """Raises SimctlError where the logs do not say what their prompts share: rates learnt from them would be of nothing."""
+        if self.causes.cause == PROMPTS:
+            raise SimctlError(f"{self.run.name}: {self._why(self.causes.factors[-1])}: {SAY}")
 
     @property
     def slower(self) -> float:
@@ -98,7 +112,7 @@ class CheckAnswer:
         if not self.causes.cause:
             return f"{how}: {share}; {self._if_anything()}"
         named = {each.name: each for each in self.causes.factors}
-        about = {HOST: ("launch", "work", "request"), CLOCK: ("clock",), GPU: ("step",), PROMPTS: ("prompts",)}[self.causes.cause]
+        about = {HOST: ("launch", "work", "request", "token"), CLOCK: ("clock",), GPU: ("step",), PROMPTS: ("prompts",)}[self.causes.cause]
         worst = max((named[name] for name in about), key=lambda each: abs(each.effect))
         parts = [self._why(worst), self._cost(worst)]
         if self.causes.cause == HOST:
@@ -119,14 +133,15 @@ class CheckAnswer:
         return DO[self.causes.cause] + like if self.causes.cause else ""
 
     def _why(self, f: Factor) -> str:
-        span, sure = f"[{f.low:.2g}-{f.high:.2g}]", not f.low <= 1.0 <= f.high
+        digits, sure = 2 if f.name in ("clock", "step") else 1, not f.low <= 1.0 <= f.high
+        span = f"[{f.low:.{digits}f}-{f.high:.{digits}f}]"
         if f.name == "prompts":
             return f"about {f.value:.0f} [{f.low:.0f}-{f.high:.0f}] tokens of each prompt were cached, which the logs do not say"
         if f.name == "clock":
             return f"what computing binds takes {f.value:.2f}x {span} as long{': is the clock throttled?' if f.value > 1 else ''}"
         if f.name == "step":
             return f"the GPU's iterations take {f.value:.2f}x {span} as long{': another GPU or TP than was said?' if sure else ''}"
-        told = f"{f.value:.2g}x{f' {span}' if f.name != 'request' else ''}"
+        told = f"{f.value:.1f}x{f' {span}' if not math.isnan(f.low) else ''}"
         return f"its host {PRINTED[f.name]} {told} {'slower' if f.value > 1 else 'as long'}"
 
     def _cost(self, f: Factor) -> str:

@@ -132,7 +132,8 @@ def learn_host(
     known = Loads(run, loads, groups, rates, prior, suspicion, centre, mean, np.asarray(np.linalg.cholesky(covariance)))
     size, rng = len(mean) + suspicion.shared, np.random.default_rng(0)
     at, root, misfit = np.zeros(size), np.eye(size), np.full(2, FIRST_MISFIT)
-    noise = np.diag(_scatter(loads, groups)) + _missed(run, rates, groups)
+    load = np.concatenate([np.full(len(own[1]), i) for i, own in enumerate(groups)])
+    noise = np.diag(_scatter(loads, groups)) + _missed(rates, load, metric)
     for lap in range(ROUNDS):
         z = at + (WIDEN if lap else 1.0) * rng.standard_normal((SIMULATIONS, size)) @ root.T
         line = fitted_line(z, np.array([known.simulated(row) for row in z]))
@@ -199,11 +200,9 @@ def _prior(
     return Host(api_s=api_s), mean, covariance
 
 
-def _missed(run: ServedRun, rates: RateDraws, groups: Sequence[tuple[Array, NDArray[np.int64]]]) -> Array:
-    """Covariance [statistic, statistic] of what simulations of a load miss: shared by its statistics of one metric."""
+def _missed(rates: RateDraws, load: NDArray[np.int64], metric: NDArray[np.int64]) -> Array:
+    """Covariance [statistic, statistic] of what simulations miss of a load's statistics of one metric, all alike."""
     known = 0.0 if rates.error is None else float(np.std(np.log(rates.error)))
-    load = np.concatenate([np.full(len(own[1]), i) for i, own in enumerate(groups)])
-    metric = np.concatenate([own[1] for own in groups])
     same = (load[:, None] == load) & (metric[:, None] == metric)
     return np.asarray(same * np.hypot(np.array(MISSED_SD), KIND_SHARE * known)[metric] ** 2)
 

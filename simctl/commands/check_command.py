@@ -49,12 +49,13 @@ def command(logs: tuple[str, ...], out: Path | None, as_json: bool, **options: A
 
     target = writable(out)
     answer = check_of([_stdin() if each == "-" else each for each in logs], options).answer()
+    text = answer.host.text() if target is not None else ""
     if as_json:
         click.echo(json.dumps(answer.to_dict(), indent=1, allow_nan=False))
     else:
         show(answer)
     if target is not None:
-        write_text(target, answer.host.text())
+        write_text(target, text)
         click.echo(f"wrote {target}", err=True)
 
 

@@ -24,7 +24,7 @@ SECTIONS = {
 
 
 @click.command("learn", cls=Sectioned, sections=SECTIONS)
-@click.argument("log", type=click.Path(path_type=Path))
+@click.argument("logs", nargs=-1, required=True, metavar="LOG...", type=click.Path(path_type=Path))
 @log_options()
 @click.option("--out", type=click.Path(path_type=Path), help="Write the posterior here (InferenceData netCDF).")
 @click.option(
@@ -35,10 +35,11 @@ SECTIONS = {
 )
 @fit_option()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
-def command(log: Path, as_json: bool, **options: Any) -> None:
-    """Learn the rates behind a served log, request by request, through the simulator.
+def command(logs: tuple[Path, ...], as_json: bool, **options: Any) -> None:
+    """Learn the rates behind served logs, request by request, through the simulator.
 
-    LOG is a benchmark's result, known by its content (see `simctl validate`), or a CSV with the columns
+    Every LOG is of one server, which is checked first (`simctl check`); several loads teach more than one.
+    It is a benchmark's result, known by its content (see `simctl validate`), or a CSV with the columns
     arrival_s, prompt_tokens, output_tokens, first_token_s, finish_s and optionally gave_up_s, seconds on one clock, and session or
     prefix_ids as in `simctl validate`; or what `simctl measure --url` wrote, whose open loops are learnt from.
 
@@ -47,7 +48,7 @@ def command(log: Path, as_json: bool, **options: Any) -> None:
     \b
     Examples:
       simctl learn LOG.json --gpu h100 --model Llama-3.1-8B
-      simctl learn LOG.csv --gpu l40s --model Qwen3-14B --out mine.nc
+      simctl learn LOW.csv HIGH.csv --gpu l40s --model Qwen3-14B --out mine.nc
       simctl measure --suite served --url http://HOST:8000 --model NAME \\
         --rates 2 --experiments 'open 2/s' -o probe
       simctl learn probe/served_NAME_url.nc --gpu h100 --model Llama-3.1-8B \\
@@ -55,27 +56,28 @@ def command(log: Path, as_json: bool, **options: Any) -> None:
     """
     from calibrate.measured_files import resolved
     from calibrate.questions import LEARN, Learn
+    from simctl.from_options.checks import check_of
     from simctl.from_options.logs import reading_of, served_by
     from simctl.text.learn_text import show
 
     writable(options["out"])
-    path = resolved(log)
+    paths = [resolved(log) for log in logs]
+    checked = check_of([str(path) for path in paths], options).answer()
     if options["host_out"] is not None:
         if options["out"] is not None:
             raise UsageError("--host-out learns the host alone: leave out --out")
-        from simctl.from_options.learnt_host import host_of_log
         from simctl.text.learn_text import show_host
 
         target = writable(options["host_out"])
-        learnt = host_of_log(path, options)
-        show_host(learnt, as_json)
-        write_text(target, learnt.host.text())
+        show_host(checked, as_json)
+        write_text(target, checked.host.text())
         click.echo(f"wrote {target}", err=True)
         return
+    checked.require_learnable()
     settings = replace(LEARN, draws=options["draws"] or LEARN.draws, chains=options["chains"], seed=options["seed"])
-    question = Learn(path, served_by(options), settings, options["from_datasheet"], reading_of(options))
+    question = Learn(paths, served_by(options), settings, options["from_datasheet"], reading_of(options))
     found = question.answer(lambda what: click.echo(what, err=True))
-    report = {"log": path.name, **found.report}
+    report = {"log": paths[0].name, "check": checked.verdict, **found.report}
     if as_json:
         click.echo(json.dumps(report, indent=1))
     else:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sim.errors import UsageError
-from simctl.from_options.logs import served_by
+from simctl.from_options.logs import reading_of, served_by
 
 if TYPE_CHECKING:
     from calibrate.served.check import Check
@@ -31,10 +31,4 @@ def check_of(logs: Sequence[str], options: Mapping[str, Any]) -> Check:
             )
         else:
             given.append(resolved(Path(each)))
-    reading = {
-        "timeout_s": options["timeout"],
-        "block_tokens": options["prefix_block"],
-        "clients": options["max_concurrency"],
-        "assume_prefix": options["assume_prefix"],
-    }
-    return Check(given, served_by(options), reading)
+    return Check(given, served_by(options), reading_of(options))

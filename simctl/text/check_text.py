@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 NAMES = {
     "launch": "host: launches",
-    "work": "host: work per sequence, API",
-    "request": "host: time per request",
+    "work": "host: engine's own work",
+    "request": "API server: time per request",
+    "token": "API server: time per token",
     "clock": "GPU: what computing binds",
     "step": "GPU: iterations",
     "prompts": "prompts: cached tokens",

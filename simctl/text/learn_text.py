@@ -12,18 +12,22 @@ from simctl.text.calibrate_text import rate_table, say
 from simctl.text.layout import table
 
 if TYPE_CHECKING:
-    from calibrate.served.host_fit import Learnt
+    from calibrate.served.check import CheckAnswer
 
 
-def show_host(learnt: Learnt, as_json: bool) -> None:
+def show_host(answer: CheckAnswer, as_json: bool) -> None:
     """A host as it was learnt beside its prior: medians and 90 % intervals, times those of the packaged hosts."""
-    host, prior = learnt
+    host, prior = answer.host, answer.causes.learnt.prior
     if as_json:
         click.echo(host.text(), nl=False)
         return
+    say(answer.verdict)
     say(f"host {host.source}")
     rows = []
-    names = {"launch": "launches outside graphs", "work": "engine's and API server's work", "step": "iterations of the GPU"}
+    names = {
+        "launch": "launches outside graphs", "work": "engine's and API server's work", "step": "iterations of the GPU",
+        "clock": "what computing binds",
+    }  # fmt: skip
     for key, name in names.items():
         cells = []
         for each in (prior, host):
@@ -38,6 +42,7 @@ def show(r: dict[str, Any]) -> None:
     """Rates prior against posterior, the sampler's gates, and the log beside its replay."""
     gave_up = f", {r['given_up']} given up (censored)" if r["given_up"] else ""
     say(f"{r['log']}: {r['source']}, {r['requests']} requests, {r['answered']} answered{gave_up}")
+    say(f"  check: {r['check']}", "    ")
     say(f"  before them: {r['start']}", "    ")
     for note in r["notes"]:
         say(f"  note: {note}", "    ")

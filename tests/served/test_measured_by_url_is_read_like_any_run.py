@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from calibrate.logs.read import PAUSE_S, measured_log
+from calibrate.logs.read import measured_log
+from calibrate.logs.requests import PAUSE_S
 from calibrate.served.runs import read_served
 from sim.errors import UsageError
 from sim.study.deployment import Deployment
