@@ -37,7 +37,7 @@ QUESTIONS = (
     Question(
         "host RAM for chats that come back",
         f"--gpu L40S {LLAMA} --request-rate 1 --turns 8 --think-time 60 --random-input-len 800 --random-output-len 200 "
-        "--router prefix-affinity --vary kv-offloading-size=0,64 --slo 'ttft:p95<1s tpot:p95<60ms'",
+        "--router prefix-affinity --vary kv-offloading-size=8,64 --slo 'ttft:p95<1s tpot:p95<60ms'",
     ),
     Question(
         "prefill apart from decode",

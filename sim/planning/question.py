@@ -24,7 +24,7 @@ from sim.planning.race import Race, SearchProgress, search
 from sim.planning.spot import Spot
 from sim.planning.trials import Runner, once, runner
 from sim.planning.value import best_measurement
-from sim.planning.words import MORE, for_how_long, reasons
+from sim.planning.words import MORE, for_how_long, left_by_a_node, reasons, without_a_node
 from sim.rates.source import RateSource
 from sim.shown import Figures, Shown
 from sim.slo import parse_slo
@@ -208,6 +208,9 @@ def _look_around(answer: PlanAnswer, race: Race, run: Runner, watch: Watch | Non
     if offered_rate(study.workload) is not None:
         _say(watch, "what more load does")
         answer.reasons = reasons(answer.plan, win.trials[:PAIRED], run.trials(win.choice, win.replicas, range(PAIRED), MORE))
+    if (left := left_by_a_node(result.choices[win.choice], win.replicas)) is not None:
+        _say(watch, "what the loss of a node does")
+        answer.reasons.append(without_a_node(win.replicas, left, run.trials(win.choice, left, range(PAIRED)) if left else ()))
     _say(watch, "what a measurement is worth")
     answer.measurement = best_measurement(result, race.advance)
     _say(watch, "what more money buys")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from sim.planning.choices import Choice
 from sim.planning.race import Candidate, RaceResult
 from sim.planning.trials import Trial
 from sim.study.lasting import can_last
@@ -138,3 +139,20 @@ def reasons(plan: RaceResult, now: Sequence[Trial], more: Sequence[Trial]) -> li
     met, then = (sum(trial.met for trial in each) for each in (now, more))
     found.append(f"With {100 * (MORE - 1):.0f} % more requests {then} of {len(more)} trials meet it, of which {met} do now.")
     return found
+
+
+def left_by_a_node(choice: Choice, count: int) -> int | None:
+    """Units that are left of so many when a node is lost, those that stand by in the places of others; None of pools of several kinds."""
+    if len(choice.parts) > 1 or choice.study.fleet is not None:
+        return None
+    d = choice.study.deployment
+    lost = max(d.links.replicas_per_node(d.gpus), 1)
+    return max(min(count, count + choice.spares(count) - lost), 0)
+
+
+def without_a_node(count: int, left: int, trials: Sequence[Trial]) -> str:
+    """What the loss of a node does, in words: `trials` of what is left."""
+    if not left:
+        return "With one node lost, nothing is left to serve."
+    met = sum(trial.met for trial in trials)
+    return f"With one node lost, {left} of {count} replicas are left, and {met} of {len(trials)} trials meet it."

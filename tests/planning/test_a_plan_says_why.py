@@ -10,7 +10,7 @@ from sim.planning.choices import Choice, Part
 from sim.planning.question import _named
 from sim.planning.race import search
 from sim.planning.trials import Trial
-from sim.planning.words import conclusion, reasons
+from sim.planning.words import conclusion, left_by_a_node, reasons, without_a_node
 from sim.study.deployment import Deployment
 from tests.planning.synthetic import MET, TTFT
 
@@ -30,6 +30,21 @@ def test_a_sentence_each():
         "Why not another GPU: H100 costs 4.00 USD/hour or more.",
         "With 20 % more requests 1 of 4 trials meet it, of which 4 do now.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("per_node", "count", "standing_by", "left"), [(8, 12, 0, 4), (8, 8, 0, 0), (8, 3, 3, 0), (8, 9, 8, 9), (0, 5, 0, 4)]
+)
+def test_what_the_loss_of_a_node_leaves(per_node, count, standing_by, left):
+    """Replicas of a node or, of those that span several, one; what stands by takes their place."""
+    links = SimpleNamespace(replicas_per_node=lambda gpus: per_node)
+    study = SimpleNamespace(fleet=None, deployment=SimpleNamespace(links=links, gpus=1))
+    choice = Choice("a", study, (Part(1, 1.0, 1, lost=standing_by),))
+    assert left_by_a_node(choice, count) == left
+    said = without_a_node(count, left, [MET, Trial((1.5,))])
+    assert said.startswith("With one node lost, ")
+    assert ("nothing is left" in said) == (left == 0)
+    assert ("1 of 2 trials meet it" in said) == (left > 0)
 
 
 def test_none_that_does_says_how_often_the_queue_grows():
