@@ -47,12 +47,16 @@ class TwinServer:
 
 @dataclass(frozen=True, slots=True)
 class SeenLatency:
-    """A figure of a window: what the metrics say (a median within its bucket), and the interval predicted before the window was learnt."""
+    """A figure of a window: what the metrics say (a median within its bucket, and the mean: sum over count), and the intervals of both
+    predicted before the window was learnt.
+    """
 
     metric: str
     median_ms: float
     bucket_ms: tuple[float, float]
     predicted_ms: tuple[float, float]
+    mean_ms: float
+    predicted_mean_ms: tuple[float, float]
 
     @property
     def inside(self) -> bool:
@@ -186,8 +190,15 @@ class Twin:
             expected_sd = noise_sd(curve, metric, rate * slow, found.count)
             scatter, bucket_ms = server.scatter[metric], _bucket_ms(found)
             sd = expected_sd * scatter.scale
+            of_mean = server.first_token if metric == "ttft" else level
+            seen = metric, found.quantile_s(0.5) * 1e3, bucket_ms
             row, wide = (
-                SeenLatency(metric, found.quantile_s(0.5) * 1e3, bucket_ms, level.interval_ms(median_ms, expected_sd, p, scatter))
+                SeenLatency(
+                    *seen,
+                    level.interval_ms(median_ms, expected_sd, p, scatter),
+                    found.mean_s * 1e3,
+                    of_mean.interval_ms(mean_ms, expected_sd, p, scatter),
+                )
                 for p in (PRINTED_LEVEL, ALERT_LEVEL)
             )
             rows.append(row)

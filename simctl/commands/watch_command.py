@@ -72,7 +72,7 @@ def command(urls: tuple[str, ...], slos: tuple[str, ...], **options: Any) -> Non
         raise UsageError("what serves there? give --gpu NAME, or --plan FILE")
     deployment, slos, options = _planned(options, slos, len(urls)) if options["plan_file"] else (deployment_of(options), slos, options)
     twin = Twin([url for url, _ in servers], _curve_for(deployment, options), _conditions(slos), options["horizon"] * 60.0)
-    trace, history, page = writable(options["trace"]), History(), None
+    trace, history, page = writable(options["trace"]), History(" ".join(slos)), None
     bind, token, tls = _page_settings(options)
     if options["port"] is not None:
         page = serve_history(history, options["port"], options["every"], bind, token, tls)

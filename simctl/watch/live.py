@@ -9,7 +9,7 @@ import time
 from collections import deque
 from http.server import ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sim.twin.twin import TwinReport
 from simctl.report.serve import LOOPBACK, Answer, Routes, server
@@ -25,9 +25,10 @@ HEALTHY_WINDOWS = 3  # without a report so many are no health
 
 
 class History:
-    """Reports, newest last; written by the watcher, read by the page's threads."""
+    """Reports, newest last; written by the watcher, read by the page's threads. `slo` is what must hold, in words."""
 
-    def __init__(self) -> None:
+    def __init__(self, slo: str = "") -> None:
+        self._slo = slo
         self._reports: deque[TwinReport] = deque(maxlen=KEPT)
         self._alerts: deque[str] = deque(maxlen=ALERTS)
         self._lock = threading.Lock()
@@ -65,9 +66,17 @@ class History:
             "advice": said(ahead) if ahead else "No forecast yet: it needs an SLO and a few windows with requests.",
             "warned": bool(reports and reports[-1].warned),
             "alerts": alerts[::-1],
-            "windows": [{"at_s": each["at_s"], "seen": each["seen"]} for each in (report.to_dict() for report in reports)],
+            "slo": self._slo,
+            "windows": [_window(report) for report in reports],
         }
         return json.dumps(body, allow_nan=False)
+
+
+def _window(report: TwinReport) -> dict[str, Any]:
+    """What the page draws of a report."""
+    whole = report.to_dict()
+    kept = {name: whole[name] for name in ("at_s", "seen", "slowness", "rate_per_s", "running", "waiting")}
+    return kept | {"break_chance": report.forecast and report.forecast.chance}
 
 
 def serve_history(

@@ -26,7 +26,8 @@ def lines_of(report: TwinReport, clock: str, servers: int) -> list[str]:
 def _seen(row: SeenLatency) -> str:
     low, high = row.predicted_ms
     verdict = "as predicted" if row.inside else "OUTSIDE"
-    return f"{row.metric.upper()} p50 in {row.bucket_ms[0]:.3g}-{row.bucket_ms[1]:.3g} ms, predicted {low:.3g}-{high:.3g}: {verdict}"
+    bucket = f"{row.bucket_ms[0]:.3g}-{row.bucket_ms[1]:.3g}"
+    return f"{row.metric.upper()} mean {row.mean_ms:.3g}, p50 in {bucket} ms, predicted {low:.3g}-{high:.3g}: {verdict}"
 
 
 def said(forecast: Forecast) -> str:
@@ -53,6 +54,7 @@ def metrics_of(report: TwinReport | None) -> str:
             for end, value in zip(("p05", "p95"), row.predicted_ms, strict=True):
                 rows.append((f"predicted_{row.metric}_median_seconds", f'server="{_label(url)}",quantile="{end}"', value / 1e3))
             rows.append((f"seen_{row.metric}_median_seconds", f'server="{_label(url)}"', row.median_ms / 1e3))
+            rows.append((f"seen_{row.metric}_mean_seconds", f'server="{_label(url)}"', row.mean_ms / 1e3))
     if report.forecast:
         rows.append(("slo_break_chance", "", report.forecast.chance))
         rows.append(("slo_break_after_seconds", "", math.nan if report.forecast.after_s is None else report.forecast.after_s))

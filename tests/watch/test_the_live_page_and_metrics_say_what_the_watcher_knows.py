@@ -14,14 +14,19 @@ from sim.twin.twin import SeenLatency, TwinReport
 from simctl.watch.live import History, serve_history
 from simctl.watch.text import metrics_of
 
-SEEN = {"http://a": [SeenLatency("ttft", 55.0, (40.0, 60.0), (45.0, 58.0)), SeenLatency("tpot", 30.0, (25.0, 50.0), (8.0, 10.0))]}
+SEEN = {
+    "http://a": [
+        SeenLatency("ttft", 55.0, (40.0, 60.0), (45.0, 58.0), 61.0, (50.0, 70.0)),
+        SeenLatency("tpot", 30.0, (25.0, 50.0), (8.0, 10.0), 31.0, (8.0, 11.0)),
+    ]
+}
 AHEAD = Forecast(1200.0, 0.8, 0.01, 720.0, (300.0, 1200.0), "ttft:p95<1s", 2, 0.2)
 REPORT = TwinReport(60.0, 1, 6.0, 512.0, math.nan, 5.0, 0.0, {"http://a": (1.2, 1.3, 1.4)}, SEEN, AHEAD, ["http://a: silent (refused)"])
 
 
 @pytest.fixture
 def address():
-    history = History()
+    history = History("ttft:p95<1s")
     history.add(REPORT, "12:00:00")
     server = serve_history(history, 0)
     yield f"http://127.0.0.1:{server.server_address[1]}"
@@ -45,6 +50,10 @@ def test_status_and_history_are_the_report(address) -> None:
     history = json.loads(get(f"{address}/history.json")[1])
     assert history["advice"] == "at this growth ttft:p95<1s breaks in 12 min [5-20] with chance 0.80; add 2 replicas"
     assert history["alerts"] == ["12:00:00 http://a: silent (refused)"]
+    assert history["slo"] == "ttft:p95<1s"
+    (window,) = history["windows"]
+    assert (window["rate_per_s"], window["break_chance"], window["slowness"]) == (6.0, 0.8, {"http://a": [1.2, 1.3, 1.4]})
+    assert [row["mean_ms"] for row in window["seen"]["http://a"]] == [61.0, 31.0]
 
 
 def test_metrics_are_prometheus_text(address) -> None:
@@ -52,6 +61,7 @@ def test_metrics_are_prometheus_text(address) -> None:
     assert 'simctl_watch_slowness{server="http://a"} 1.3' in text
     assert "simctl_watch_replicas_to_add 2" in text
     assert text.count("# TYPE simctl_watch_slowness gauge") == 1
+    assert 'simctl_watch_seen_tpot_mean_seconds{server="http://a"} 0.031' in text
 
 
 def test_a_page_of_somebody_else_gets_nothing(address) -> None:
