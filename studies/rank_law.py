@@ -103,7 +103,9 @@ def scored(counts: Sequence[RankCount], draws: int = 40, seed: int = 0) -> tuple
 @click.option("--from", "path", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=TABLE)
 def main(path: Path) -> None:
     """Print the law of every kind and its score."""
-    click.echo(f"learnt from contexts up to {SHORT}, scored on longer ones, budgets from one block to all candidates")
+    click.echo(f"Learnt up to {SHORT} tokens, scored beyond, at budgets from one block to all.")
+    click.echo("                                                           4,096 tokens find")
+    click.echo("haystack  beside block      a      b  error  (most)  in 90 %     32K   256K")
     every: dict[str, list[tuple[float, bool]]] = defaultdict(list)
     for (haystack, distractors, block), counts in sorted(read(path).items(), key=lambda item: (item[0][0], -item[0][2], item[0][1])):
         a, b, found = scored(counts)
@@ -113,10 +115,9 @@ def main(path: Path) -> None:
         errors = np.abs([error for error, _ in found])
         inside = np.mean([ok for _, ok in found])
         same = [f"{recall(a, b, 32 * 128 // block, n // block):.3f}" for n in (32768, 262144)]
-        click.echo(
-            f"{haystack:9} {distractors:3} distractors, blocks of {block:3}: a {a:.3f} b {b:7.3f}  error {np.median(errors):.3f} "
-            f"(at most {errors.max():.3f}), {100 * inside:3.0f} % inside; 4,096 tokens find {same[0]} at 32K, {same[1]} at 256K"
-        )
+        error, most = np.median(errors), errors.max()
+        law = f"{haystack:9} {distractors:6} {block:5}  {a:5.3f} {b:6.3f}"
+        click.echo(f"{law}  {error:.3f} ({most:.3f})  {100 * inside:3.0f} %  {same[0]:>6} {same[1]:>6}")
     for haystack, scores in every.items():
         middle, inside = np.median([abs(error) for error, _ in scores]), np.mean([ok for _, ok in scores])
         click.echo(f"{haystack}: {len(scores)} counts, median error {middle:.3f}, {100 * inside:.0f} % inside")

@@ -14,8 +14,9 @@ import click
 import numpy as np
 import xarray as xr
 
+from kernels.sparse_decode import Settings
 from sim.errors import UsageError
-from studies.predict_sparse_served import CELLS
+from studies.predict_sparse_served import CELLS, deployment, without_selection_s
 
 MEASURED, PREDICTED = Path("scenarios/data/measured/unseen"), Path("docs/data/predicted-sparse-served.csv")
 CHECKS = Path("docs/data/sparse-served-checks.json")
@@ -65,19 +66,48 @@ def lines(gpu: str, model: str) -> Iterator[tuple[str, float, bool, int]]:
         yield f"{line}{' ' if inside else '!'}{faster}", middle / step - 1, inside, k
 
 
+def selection_rates(gpu: str) -> tuple[float, float]:
+    """(seconds a layer, seconds a selected block) that a GPU's block-sparse steps take beyond the rest of the engine's: least squares."""
+    sides, times = [], []
+    for model in CELLS:
+        d = deployment(gpu, model)
+        layers = sum(group.count for group in d.model.groups)
+        for (batch, context, k), step in steps_ms(gpu, model).items():
+            if k and context >= Settings(k=k).crossover(batch):
+                rest, selected = without_selection_s(d, batch, context, k)
+                sides.append((layers, selected))
+                times.append(1e-3 * step - rest)
+    (layer_s, block_s), *_ = np.linalg.lstsq(np.array(sides), np.array(times), rcond=None)
+    return float(layer_s), float(block_s)
+
+
+def carried_over(gpu: str, other: str) -> str:
+    """How far a GPU's block-sparse steps lie from those at the selection rates of another, in words."""
+    layer_s, block_s = selection_rates(other)
+    errors = []
+    for model in CELLS:
+        d = deployment(gpu, model)
+        layers = sum(group.count for group in d.model.groups)
+        for (batch, context, k), step in steps_ms(gpu, model).items():
+            if k and context >= Settings(k=k).crossover(batch):
+                rest, selected = without_selection_s(d, batch, context, k)
+                errors.append(1e3 * (rest + layers * layer_s + selected * block_s) / step - 1)
+    rates = f"{1e6 * layer_s:.0f} us a layer and {1e6 * block_s:.2f} us a block"
+    return f"at {rates}, learnt on the {other}:\nmedian error {100 * np.median(np.abs(errors)):.1f} % of {len(errors)} block-sparse steps"
+
+
 def checked(gpu: str) -> Iterator[str]:
     """What `hw.engines.vllm_sparse_checks` found on the GPU."""
     found = json.loads(CHECKS.read_text(encoding="utf-8"))
     if gpu in found["gpu"]:
         runs, whole = found["schedules"], found["whole"]
-        yield (
-            f"selections in {runs['schedules']} random schedules of a small model, {runs['steps']} steps: {runs['compared']} compared, "
-            f"{runs['differ']} differ from float64, {runs['beyond_rounding']} by more than rounding"
-        )
-        error, agreed = whole["attention_error"], 100 * whole["top1_agreement"]
-        yield f"k over all blocks: attention within {error:.1e} of float64, {agreed:.0f} % of tokens as dense"
+        yield f"{runs['schedules']} random schedules of a small model, {runs['steps']} steps: of {runs['compared']} selections"
+        yield f"{runs['differ']} differ from float64, {runs['beyond_rounding']} by more than rounding"
+        yield f"k over all blocks: attention within {whole['attention_error']:.1e} of float64,"
+        yield f"{100 * whole['top1_agreement']:.0f} % of tokens as dense"
         same = "bit by bit the same" if found["same_cache"] else "not the same"
-        yield f"cache after the same prompts, dense and block-sparse: {same}; pages lost: {runs['pages'] - 1 - runs['free_pages_after']}"
+        yield f"cache after the same prompts in both modes: {same}"
+        yield f"pages lost: {runs['pages'] - 1 - runs['free_pages_after']}"
 
 
 @click.command()
@@ -98,6 +128,7 @@ def main(gpu: str) -> None:
         errors = np.array([error for _, error, _, _ in chosen])
         within = f"{np.sum(np.abs(errors) <= 0.1)} within 10 %, {sum(inside for _, _, inside, _ in chosen)} in their 90 %"
         click.echo(f"{name}: {len(chosen)} cells, median error {100 * np.median(np.abs(errors)):.1f} %, {within}")
+    click.echo(carried_over(gpu, "H200" if gpu == "H100" else "H100"))
     for line in checked(gpu):
         click.echo(line)
 

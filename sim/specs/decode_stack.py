@@ -67,7 +67,7 @@ STACKS = {
             "this project's",
             ("dense", "sink-window", "blocks"),
             True,
-            "from Python, in no server",
+            "from Python, or in vLLM",
             local_tokens=256,
             summary_bytes=260 / 128,
             several_rows=1.17,
