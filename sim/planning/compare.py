@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -202,6 +203,9 @@ def _card(
     except (KeyboardInterrupt, OutOfTime) as reason:
         ended = "time is up" if isinstance(reason, OutOfTime) else "stopped"
         best = best or _likely(states)
+    if best is not None and not ended:
+        with suppress(OutOfTime):  # the count is known without
+            most_that_fail(race, best)
     result = RaceResult(choices, conditions, states, best, ended, for_how_long(question.workload, question.for_s))
     if best is None:
         return Card(gpu, price, result, why=_why(result))
@@ -237,6 +241,16 @@ def least_certain(race: Race, choice: int, most: int, below_usd: float = math.in
         middle = (low + high) // 2 if low > state.fails else high - 1  # few trials are not far off
         low, high = (low, middle) if _certain(race, choice, middle) else (middle, high)
     return state.candidates[high]
+
+
+def most_that_fail(race: Race, best: Candidate) -> int:
+    """The most units below a count that certainly do not do, by halving: what lies between, trials do not tell from enough."""
+    low, high = race.states[best.choice].fails, best.replicas
+    while high - low > 1:
+        middle = (low + high) // 2
+        race.advance(best.choice, middle, RANKED[-1])
+        low, high = (middle, high) if race.states[best.choice].candidates[middle].chance.certain is False else (low, middle)
+    return low
 
 
 def _leads(race: Race, choice: int, count: int) -> bool:

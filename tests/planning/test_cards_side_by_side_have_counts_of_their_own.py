@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim import Plan, Workload, deployments
-from sim.planning.compare import compared, least_certain
+from sim.planning.compare import compared, least_certain, most_that_fail
 from sim.planning.race import RANKED, CandidateState, Race
 from sim.results.chance import chance_of
 from simctl.plots.compare_plot import plot_compared
@@ -27,12 +27,15 @@ def test_the_count_is_the_least_that_brute_force_finds(chances, seed, fails):
     sample = trials([chances], seed)
     certain = [bool(chance_of(lambda i, n=n: sample(0, n, [i])[0].met, RANKED).certain) for n in range(1, MOST + 1)]
     least = next((count for count, does in enumerate(certain, 1) if does and count > fails), None)
-    found = least_certain(Race(choices([1.0]), sample, MOST, [CandidateState(fails=fails)]), 0, MOST)
+    race = Race(choices([1.0]), sample, MOST, [CandidateState(fails=fails)])
+    found = least_certain(race, 0, MOST)
     if found is None:
         assert least is None or sum(sample(0, MOST, [i])[0].met for i in range(20)) < 19
     else:
         assert found.replicas == least
         assert found.chance.trials >= 60
+        surely_not = [n for n in range(1, least) if chance_of(lambda i, n=n: sample(0, n, [i])[0].met, RANKED).certain is False]
+        assert most_that_fail(race, found) == max([fails, *surely_not])
 
 
 @pytest.fixture(scope="module")
