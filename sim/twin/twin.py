@@ -21,6 +21,7 @@ LEARNT = 3  # windows before alerts about a server
 KEPT_S = 3600.0
 ALERT_LEVEL = 0.99
 PRINTED_LEVEL = 0.9  # of the interval that is printed
+EXACT = 1.01  # half the bucket that stands for a mean
 LIKELY, WARNED_AFTER_S = 0.5, 60.0  # a chance of a break soon above this for so long is a warning: a line through few windows swings
 
 
@@ -35,6 +36,7 @@ class TwinServer:
     first_token: Level = field(default_factory=lambda: Level.unknown(PRIOR_SD))
     first_median: Level = field(default_factory=lambda: Level.unknown(PRIOR_SD))
     scatter: dict[str, Scatter] = field(default_factory=lambda: {"tpot": Scatter(), "ttft": Scatter()})
+    mean_scatter: dict[str, Scatter] = field(default_factory=lambda: {"tpot": Scatter(), "ttft": Scatter()})
     last: Snapshot | None = None
     missed: int = 0
     outside: int = 0
@@ -197,7 +199,7 @@ class Twin:
                     *seen,
                     level.interval_ms(median_ms, expected_sd, p, scatter),
                     found.mean_s * 1e3,
-                    of_mean.interval_ms(mean_ms, expected_sd, p, scatter),
+                    of_mean.interval_ms(mean_ms, expected_sd, p, server.mean_scatter[metric]),
                 )
                 for p in (PRINTED_LEVEL, ALERT_LEVEL)
             )
@@ -209,6 +211,8 @@ class Twin:
             else:
                 learnt[metric] = level.learn(found.mean_s * 1e3, mean_ms, sd)
             server.scatter[metric] = scatter.learn(level, median_ms, bucket_ms, expected_sd)
+            near_ms = (row.mean_ms / EXACT, row.mean_ms * EXACT)
+            server.mean_scatter[metric] = server.mean_scatter[metric].learn(of_mean, mean_ms, near_ms, expected_sd)
         server.outside = server.outside + 1 if outside and server.level.learnt >= LEARNT else 0
         if server.outside >= OUTSIDE_AFTER:
             alerts.append(f"{server.url}: outside its predicted interval for {server.outside} windows: not the server that it was")
