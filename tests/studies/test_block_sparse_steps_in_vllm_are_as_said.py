@@ -1,0 +1,25 @@
+"""Decode steps of vLLM with block-sparse attention, measured on an H100 and an H200 on 2026-11-28 and predicted first."""
+
+import numpy as np
+import pytest
+
+from studies import score_sparse_served as study
+
+
+@pytest.mark.parametrize(("gpu", "model"), [("H100", "qwen2.5-7b-14-layers"), ("H200", "qwen2.5-7b")])
+def test_eight_times_256k_is_at_least_three_and_a_half_times_dense(gpu: str, model: str) -> None:
+    steps = study.steps_ms(gpu, model)
+    assert steps[8, 262144, 0] / steps[8, 262144, 32] >= 3.5
+
+
+def test_on_the_h100_six_of_seven_steps_lie_in_the_interval_said_before() -> None:
+    found = [row for model in study.CELLS for row in study.lines("H100", model) if row[3]]
+    assert len(found) == 52
+    assert np.mean([inside for _, _, inside, _ in found]) >= 0.85
+    assert np.median([abs(error) for _, error, _, _ in found]) <= 0.1
+
+
+@pytest.mark.parametrize(("gpu", "other"), [("H100", "H200"), ("H200", "H100")])
+def test_two_rates_of_selection_of_one_card_meet_the_others_steps(gpu: str, other: str) -> None:
+    error = float(study.carried_over(gpu, other).split("median error ")[1].split(" %")[0])
+    assert error <= 6
