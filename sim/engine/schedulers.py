@@ -17,7 +17,7 @@ from sim.engine.interface import Iteration, Outcome, Request
 from sim.engine.rows import layout as at
 from sim.engine.rows.loop import cached_blocks, collect_by_kind, decide_by_kind, running_of, used_blocks
 from sim.engine.rows.made import make_core, row_of_request
-from sim.engine.rows.offload import next_transfer, note_transfers, send_transfers
+from sim.engine.rows.offload import next_transfer, send_transfers
 from sim.engine.rows.vllm import cancel
 from sim.engine.rows.waiting import add
 from sim.engine.sglang_options import SglangOptions
@@ -118,8 +118,6 @@ class _Stepped:
         e, s = self._e, self._s
         i = 1 if s.under_way == 0 else 0
         s.entries = 0
-        if s.host_blocks:
-            note_transfers(e, s)
         decide_by_kind(e, s, i)
         it = e.iterations[s.first_iteration + i]
         for place in range(s.first_entry, s.first_entry + s.entries):

@@ -233,6 +233,16 @@ class StepTime:
         return self._parts
 
     @property
+    def ranks(self) -> int:
+        """Data-parallel ranks."""
+        return self._parallel.dp
+
+    @property
+    def part_tokens(self) -> int:
+        """Tokens beyond which a chunk is cut for pipeline stages; 0: none is."""
+        return self._part_tokens if self._parallel.pp > 1 else 0
+
+    @property
     def given(self) -> tuple[Coefficients, Rates]:
         """Coefficients of the work, and the rates that settle it."""
         return self._coefficients, self._rates

@@ -27,6 +27,7 @@ from sim.engine.rows.made import given_of, luck_of, make_core, requests_of, supp
 from sim.engine.schedulers import VllmScheduler
 from sim.engine.step_clock import IterationCost, StepTime
 from sim.specs.models import get_model
+from sim.specs.parallel import Parallel
 from sim.specs.precision import Precision
 from sim.ticks import DECISION
 from tests.examples import examples
@@ -130,6 +131,9 @@ def a_vllm(rng: Random) -> tuple[EngineConfig, IterationCost, list[tuple[int, Re
     seqs = rng.choice([1, 2, 4, 16])
     budget = max(rng.choice([max(seqs, 8), 64, 512]), seqs * (2 + drafts) + 8 if drafts else 0)
     most, needed = longest + rng.choice([0, 5, 100]), -(-(longest + 3 * drafts + 2) // block) + 2
+    if not drafts and rng.random() < 0.3:
+        stages = rng.choice([2, 3])
+        settings |= {"parallel": Parallel(pp=stages), "part_tokens": -(-budget // stages)}
     caching = rng.random() < 0.7
     if caching and options.get("drafter") != "eagle" and rng.random() < 0.5:
         options = options | {"host_blocks": rng.choice([needed, 3 * needed, 1000])}

@@ -147,7 +147,9 @@ class EngineRow:
     draft_model: int = 0
     draft_pieces: int = 0
     draft_window: int = 0
+    part_tokens: int = 0  # of a part, beyond which chunks are cut
     # where its parts of the columns begin
+    first_piece: int = 0
     first_block: int = 0
     end_block: int = 0
     first_slot: int = 0
@@ -280,6 +282,17 @@ class IterationRow:
 
 
 @dataclass(slots=True, eq=False)
+class PieceRow:
+    """A chunk of an iteration in parts."""
+
+    tokens: int = 0
+    end: int = 0
+    rows: int = 0  # of logits
+    part: int = 0
+    load: int = 0  # tokens of the part that this row's number is
+
+
+@dataclass(slots=True, eq=False)
 class ShareRow:
     """A request's part of an iteration."""
 
@@ -408,6 +421,7 @@ class Core(NamedTuple):
 
     engines: MutableSequence[EngineRow]  # [replicas]
     iterations: MutableSequence[IterationRow]  # [2 * replicas]
+    pieces: MutableSequence[PieceRow]  # of the iteration that is priced, where it has parts
     shares: MutableSequence[ShareRow]  # [2 * replicas * places]
     sends: MutableSequence[SendRow]  # [replicas * places]
     blocks: MutableSequence[BlockRow]  # [replicas * blocks] of vLLM
@@ -433,6 +447,7 @@ class Core(NamedTuple):
 ROWS = {
     "engines": EngineRow,
     "iterations": IterationRow,
+    "pieces": PieceRow,
     "shares": ShareRow,
     "sends": SendRow,
     "blocks": BlockRow,

@@ -86,8 +86,6 @@ def choose(e: Core, s: EngineRow) -> int:
     """Decide what runs next, if anything does. Where nothing is under way, a decision that only made room is made again."""
     i = 1 if s.under_way == 0 else 0
     it = e.iterations[s.first_iteration + i]
-    if s.host_blocks:
-        note_transfers(e, s)
     decide_by_kind(e, s, i)
     if not it.shares and it.preempted and s.under_way == NOBODY:
         s.evicted += it.preempted
@@ -120,6 +118,8 @@ def choose(e: Core, s: EngineRow) -> int:
 
 def decide_by_kind(e: Core, s: EngineRow, i: int) -> None:
     """Decide iteration `i` as the engine does."""
+    if s.host_blocks:
+        note_transfers(e, s)
     if s.kind == SGLANG:
         decide_sglang(e, s, i)
     else:

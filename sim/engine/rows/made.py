@@ -41,7 +41,8 @@ def uncovered(config: EngineConfig, steps: StepTime) -> str:
     reasons = (
         (config.scheduler not in ("vllm", "sglang"), f"engine {config.scheduler}"),
         (not steps.in_stages, "attention that hangs on each context"),
-        (steps.parts > 1, "iterations in parts"),
+        (steps.ranks > 1, "data-parallel ranks"),
+        (steps.parts > 1 and config.options.get("draft_tokens"), "drafts in pipeline stages"),
         (steps.streams or steps.micro_batch, "micro-batches"),
     )
     return next((why for holds, why in reasons if holds), "")
@@ -77,6 +78,7 @@ def _prices(s: at.EngineRow, steps: StepTime) -> None:
     if steps.draft is not None:
         s.draft_model, s.draft_pieces, s.draft_window = 1, int(steps.draft_pieces), steps.draft.model.window or 0
     s.write_ticks, s.load_ticks, s.load_latency = steps.host_link
+    s.part_tokens = steps.part_tokens
 
 
 def _vllm(s: at.EngineRow, config: EngineConfig) -> None:
@@ -125,19 +127,21 @@ def make_core(
     one.mask, one.host_mask, one.token_ticks = slots - 1, host_slots - 1, token_ticks
     if one.host_blocks:
         requests["seen"] = np.cumsum(requests["depth"]) - requests["depth"]
+    room = seqs + 3 * one.parts + 2 if one.parts > 1 else 0  # chunks, and as many cuts as a budget of all parts takes
     engines = []
     for i in range(replicas):
         values = {name: getattr(one, name) for name in one.__slots__}
         values |= {
             "first_block": i * blocks, "end_block": (i + 1) * blocks, "fresh": i * blocks, "first_slot": i * slots,
             "first_running": i * (seqs + one.seats), "first_held": i * one.seats * one.most_blocks, "first_share": 2 * i * (seqs + 1),
+            "first_piece": i * room,
             "first_chunk": i * one.host_blocks, "next_chunk": i * one.host_blocks, "first_host_slot": replicas * slots + i * host_slots,
             "first_send": 2 * i * seqs, "first_iteration": 2 * i, "first_row": i * one.row_room, "first_entry": i * one.entry_room,
             "root": i * (blocks + 1), "next_node": i * (blocks + 1) + 1,
         }  # fmt: skip
         engines.append(at.EngineRow(**values))
     counts = {
-        "iterations": 2 * replicas, "shares": 2 * replicas * (seqs + 1), "sends": 2 * replicas * seqs,
+        "pieces": replicas * room, "iterations": 2 * replicas, "shares": 2 * replicas * (seqs + 1), "sends": 2 * replicas * seqs,
         "blocks": 0 if one.kind else replicas * blocks, "nodes": replicas * (blocks + 1) if one.kind else 0,
         "chunks": replicas * one.host_blocks, "log": replicas * one.row_room, "entries": replicas * one.entry_room,
     }  # fmt: skip

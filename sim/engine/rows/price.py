@@ -24,6 +24,7 @@ from sim.engine.rows.layout import (
     IterationRow,
 )
 from sim.engine.rows.log import note_shape
+from sim.engine.rows.parts import deal, decodes_of_part, sort_pieces
 from sim.engine.step_clock import charged, late_share, on_chord, staged_s
 from sim.ticks import to_ticks
 
@@ -174,9 +175,9 @@ def price(e: Core, s: EngineRow, i: int, given: Given) -> int:
         own = on_chord(e.chords[place], e.chords[place + 1], b.decodes, mean, context).first
         s.priced = exposed + own
         if s.keep:
-            note_shape(e, s, it, shape_of(e, s, b, context, False), exposed, 0)
+            note_shape(e, s, it, part_of(e, s, it, i, b, context) if s.parts > 1 else shape_of(e, s, b, context, False), exposed, 0)
         return 0
-    shape = shape_of(e, s, b, context, all_verify)
+    shape = part_of(e, s, it, i, b, context) if s.parts > 1 else shape_of(e, s, b, context, all_verify)
     launching = s.launching if shape.eager else s.launching_pieces if shape.pieces else 0
     if left and launching:
         late = late_share(left, launching)
@@ -237,6 +238,43 @@ def shape_of(e: Core, s: EngineRow, b: Batch, context: int, all_verify: bool) ->
     if b.verifying and not s.graph_reuse:
         padding, eager = 0.0, 1.0
     return with_graphs(shape, has_prefill, eager, pieces, padding)
+
+
+def part_of(e: Core, s: EngineRow, it: IterationRow, i: int, b: Batch, context: int) -> BatchShape:
+    """The heaviest part of the iteration, as the graph captured for it computes it."""
+    count = sort_pieces(e, s, it, i) if b.chunks else 0
+    heaviest = deal(e, s, count, b.decodes)
+    decodes = decodes_of_part(s, b.decodes, heaviest)
+    chunks = tokens = read = pairs = near_read = near_pairs = logits = head_pairs = head_cached = 0.0
+    for place in range(s.first_piece, s.first_piece + count):
+        piece = e.pieces[place]
+        if piece.part != heaviest:
+            continue
+        causal = chunk_pairs(piece.tokens, piece.end)
+        chunks += 1.0
+        tokens += piece.tokens
+        read += piece.end
+        pairs += causal
+        logits += piece.rows
+        if piece.tokens > ABSORBED_TOKENS:
+            head_pairs += causal
+            head_cached += piece.end - piece.tokens
+        if s.window:
+            near_read += min(piece.end, s.window + piece.tokens)
+            near_pairs += chunk_window_pairs(piece.tokens, piece.end, s.window)
+    share = decodes / b.decodes if b.decodes else 0.0
+    sums = (chunks, tokens, read, pairs, near_read, near_pairs, logits, head_pairs, head_cached)
+    shape = from_sums(float(decodes), float(context) * share, float(b.near) * share, float(context) * share, sums)
+    eager, pieces, padding = shape.eager, shape.pieces, shape.padding
+    if s.eager:
+        padding, pieces, eager = 0.0, 0.0, 1.0
+    elif chunks == 0.0:
+        padding = e.padding[decodes]
+        if s.decodes_alone and decodes > s.largest_graph:
+            eager = 1.0
+    elif s.decodes_alone:
+        padding = 0.0
+    return with_graphs(shape, shape.has_prefill, eager, pieces, padding)
 
 
 def draft_shape(s: EngineRow, b: Batch) -> BatchShape:
