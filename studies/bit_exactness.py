@@ -169,7 +169,7 @@ def main(tokens: int, texts: int, seed: int) -> None:
         free = [f"{found.free[m - 1]:.2f}" for m in marks]
         rows.append((name, f"{100 * found.same_state:.0f} %", f"{100 * found.given:.2f} %", *free))
     click.echo(f"{texts} texts, greedy; share of texts still equal after so many tokens")
-    click.echo(table(("precision", "same state bits", "same token, one text", *(f"{m}" for m in marks)), rows))
+    click.echo(table(("precision", "same state bits", "same token", *(f"{m}" for m in marks)), rows))
 
 
 if __name__ == "__main__":
