@@ -100,21 +100,22 @@ def _load(run: ServedRun, rate: float, count: int, rng: np.random.Generator) -> 
     return Experiment(f"open {rate:g}/s", "open", sent - sent[0], prompt, output, ones, 2 * ones, rate_per_s=rate)
 
 
+def row(each: Checked) -> str:
+    """A server's line."""
+    marks = f"{'' if each.right else 'WRONG'} {'' if each.inside else 'outside'}".strip()
+    found = f"found: {each.cause or 'none':15} [{each.low:.2f}-{each.high:.2f}] {marks}"
+    return f"{each.where:22} {each.fault or 'none':8} {each.factor:7.2f}  {found}".rstrip()
+
+
 def main() -> None:
     """Print a line a server, and how many are right."""
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else SERVERS
-    found = []
+    count, found = int(sys.argv[1]) if len(sys.argv) > 1 else SERVERS, []
     for each in checked(range(count)):
         found.append(each)
-        marks = f"{'' if each.right else 'WRONG'} {'' if each.inside else 'outside'}".strip()
-        print(
-            f"{each.where:22} {each.fault or 'none':8} {each.factor:7.2f}  found: {each.cause or 'none':15} "
-            f"[{each.low:.2f}-{each.high:.2f}] {marks}",
-            flush=True,
-        )
+        print(row(each), flush=True)
     right, inside = sum(each.right for each in found), sum(each.inside for each in found)
-    most = max(each.cpu_s for each in found)
-    print(f"right cause: {right} of {count}; factor in its 90 % interval: {inside} of {count}; most CPU seconds of a check {most:.0f}")
+    print(f"right cause: {right} of {count}; factor in its 90 % interval: {inside} of {count}")
+    print(f"most CPU seconds of a check: {max(each.cpu_s for each in found):.0f}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -25,9 +25,10 @@ from sim.results.intervals import Z_90
 
 Array = NDArray[np.float64]
 HOST, CLOCK, GPU, PROMPTS = "host", "clock", "GPU", "cached prompts"
+HOST_SD = 0.6  # log sd of launches and work: who asks suspects the host
 SUSPICIONS = (Suspicion(CLOCK, clock=0.35, clock_sd=0.2), Suspicion(GPU, step_sd=0.6, clock_sd=0.1), Suspicion(PROMPTS, shared=True))
 ODDS = math.log(0.03)  # of each suspicion beside an ordinary server, before anything is seen
-LEAST_EFFECT = 0.03  # log of a load's mean E2EL: less is no cause
+LEAST_EFFECT = 0.02  # log of a load's mean E2EL: less is no cause
 LEAST_REQUEST = 0.1  # of the API server's times, of which no interval is known
 DRAWS = 40  # of servers like it
 API = ("request", "token")
@@ -77,7 +78,7 @@ def causes_of(run: ServedRun, loads: Sequence[Experiment], in_process: RateDraws
     """The causes by requests of these loads; `prior` as in learn_host."""
     may_share = run.limits.enable_prefix_caching and not any(load.content or load.kind == "sessions" for load in loads)
     suspected = (ORDINARY, *(each for each in SUSPICIONS if may_share or not each.shared))
-    found = {each.name: learn_host(run, loads, in_process, prior, each) for each in suspected}
+    found = {each.name: learn_host(run, loads, in_process, prior, replace(each, host_sd=HOST_SD)) for each in suspected}
     weights = {name: each.evidence + (ODDS if name else 0.0) for name, each in found.items()}
     most = max(weights, key=lambda name: weights[name])
     total = sum(math.exp(each - weights[most]) for each in weights.values())

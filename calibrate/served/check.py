@@ -22,6 +22,7 @@ from sim.files import plain
 from sim.rates.host import Host
 from sim.rates.load import load_rates
 from sim.rates.serving import packaged_overhead
+from sim.shown import Figures, Shown
 from sim.specs.models import get_model
 from sim.study.deployment import Deployment
 from sim.units import format_seconds
@@ -40,8 +41,8 @@ DO = {
 }
 
 
-@dataclass(frozen=True)
-class Check:
+@dataclass(frozen=True, repr=False)
+class Check(Shown):
     """Logs of one server: files of any tool, measurements of ours, or pasted summaries. `deployment` is what served them; None where a
     measurement says it. `reading` are the arguments of read_log.
     """
@@ -49,6 +50,11 @@ class Check:
     logs: Sequence[str | Path]
     deployment: Deployment | None = None
     reading: Mapping[str, Any] = field(default_factory=dict)
+
+    def shown(self) -> tuple[str, Figures]:
+        """The logs, and what served them."""
+        served = "" if self.deployment is None else f", {self.deployment.shown()[0]}"
+        return f"{', '.join(Path(each).name[:40] for each in self.logs)}{served}", []
 
     def answer(self) -> CheckAnswer:
         """UsageError for a log that cannot be read, of another model, or of two servers."""
@@ -65,8 +71,8 @@ class Check:
         )
 
 
-@dataclass(frozen=True)
-class CheckAnswer:
+@dataclass(frozen=True, repr=False)
+class CheckAnswer(Shown):
     """What a check found: the run, its causes, alarms by the roofline, where the rates come from, whether an engine was stepped on
     its GPU, and cards that would take as long.
     """
@@ -78,8 +84,9 @@ class CheckAnswer:
     stepped: bool
     like: Sequence[str] = ()
 
-    def __repr__(self) -> str:
-        return f"CheckAnswer({self.verdict[:180]})"
+    def shown(self) -> tuple[str, Figures]:
+        """The verdict, and the factors."""
+        return self.verdict, [(each.name, f"{each.value:.2f}") for each in self.causes.factors]
 
     @property
     def host(self) -> Host:

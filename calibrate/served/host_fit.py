@@ -55,8 +55,8 @@ LONGEST_SHARED = 0.95  # quantile of the prompts
 
 @dataclass(frozen=True, slots=True)
 class Suspicion:
-    """What may be wrong with a server beyond its host: log sds of step times and of computing in place of ordinary ones, the mean log of
-    computing (a clock is throttled, never faster), and whether prompts begin with tokens that the log does not say were cached.
+    """What may be wrong with a server: log sds of launches and work, of step times and of computing in place of ordinary ones, the mean log
+    of computing (a clock is throttled, never faster), and whether prompts begin with tokens that the log does not say were cached.
     """
 
     name: str = ""
@@ -64,6 +64,7 @@ class Suspicion:
     clock: float = 0.0
     clock_sd: float = 0.0
     shared: bool = False
+    host_sd: float = 0.0
 
 
 ORDINARY = Suspicion()
@@ -184,6 +185,7 @@ def _prior(
     if prior is None:
         step_sd = float(np.std(np.log(np.asarray(rates.draws.beta))))
     launch_sd, work_sd = (prior.launch_sd, prior.work_sd) if prior else (PROVIDERS_SD * 1.2,) * 2
+    launch_sd, work_sd = max(launch_sd, suspicion.host_sd), max(work_sd, suspicion.host_sd)
     sds = np.array([launch_sd, work_sd, max(step_sd, suspicion.step_sd), max(clock_sd, suspicion.clock_sd), REQUEST_SD])
     covariance = np.diag(sds**2)
     covariance[0, 1] = covariance[1, 0] = WITH_LAUNCHES * launch_sd * work_sd  # one host does both

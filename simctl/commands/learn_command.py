@@ -54,23 +54,24 @@ def command(logs: tuple[Path, ...], as_json: bool, **options: Any) -> None:
       simctl learn probe/served_NAME_url.nc --gpu h100 --model Llama-3.1-8B \\
         --host-out host.json
     """
+    from calibrate.backend import check_samplers
     from calibrate.measured_files import resolved
     from calibrate.questions import LEARN, Learn
     from simctl.from_options.checks import check_of
     from simctl.from_options.logs import reading_of, served_by
-    from simctl.text.learn_text import show
+    from simctl.text.learn_text import show, show_host
 
     writable(options["out"])
-    paths = [resolved(log) for log in logs]
+    target, paths = writable(options["host_out"]), [resolved(log) for log in logs]
+    if target is None:
+        check_samplers()
+    elif options["out"] is not None:
+        raise UsageError("--host-out learns the host alone: leave out --out")
     checked = check_of([str(path) for path in paths], options).answer()
-    if options["host_out"] is not None:
-        if options["out"] is not None:
-            raise UsageError("--host-out learns the host alone: leave out --out")
-        from simctl.text.learn_text import show_host
-
-        target = writable(options["host_out"])
+    if target is not None:
+        text = checked.host.text()
         show_host(checked, as_json)
-        write_text(target, checked.host.text())
+        write_text(target, text)
         click.echo(f"wrote {target}", err=True)
         return
     checked.require_learnable()

@@ -25,7 +25,7 @@ def show_host(answer: CheckAnswer, as_json: bool) -> None:
     say(f"host {host.source}")
     rows = []
     names = {
-        "launch": "launches outside graphs", "work": "engine's and API server's work", "step": "iterations of the GPU",
+        "launch": "launches outside graphs", "work": "engine's own work", "step": "iterations of the GPU",
         "clock": "what computing binds",
     }  # fmt: skip
     for key, name in names.items():

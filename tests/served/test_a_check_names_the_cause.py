@@ -43,6 +43,11 @@ def test_a_known_fault_is_found_with_its_factor(server):
 
 def test_a_slow_host_is_said_in_one_line_and_kept_for_other_commands(tmp_path):
     log, out = written(tmp_path, "log.json", Host(2.5, 2.0, api_s=API_S)), tmp_path / "host.json"
+    answer = Check([log], D).answer()
+    assert len(repr(Check([log], D))) <= 200
+    assert "\n" not in repr(answer)
+    assert len(repr(answer)) <= 200
+    assert answer.verdict[:60] in repr(answer)
     found = simctl("check", str(log), "--gpu", "H100", "--model", "Qwen2.5-7B", "--out", str(out))
     assert found.code == 0
     verdict = " ".join(found.stdout.split("\n\n")[0].split())
