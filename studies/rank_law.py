@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import csv
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ from typing import Any
 import click
 import numpy as np
 from scipy import optimize, special, stats
+
+from studies.needle_recall.needle_trials import NeedleTrial, published
 
 TABLE = Path("docs/data/recall-retriever.csv")
 SHORT = 16384  # tokens: contexts up to here are learnt from
@@ -99,6 +101,49 @@ def scored(counts: Sequence[RankCount], draws: int = 40, seed: int = 0) -> tuple
     return a, b, out
 
 
+def fit_trials(trials: Sequence[NeedleTrial]) -> tuple[float, float]:
+    """(a, b) of most likelihood of published trials of one haystack, whatever their contexts, budgets and models."""
+
+    def loss(logs: Any) -> float:
+        a, b = np.exp(logs)
+        found = [float(recall(a, b, t.k_blocks, candidates(t.context_tokens))) for t in trials]
+        share = np.clip(found, 1e-9, 1 - 1e-9)
+        hits, count = np.array([t.successes for t in trials]), np.array([t.trials for t in trials])
+        return -float(np.sum(hits * np.log(share) + (count - hits) * np.log1p(-share)))
+
+    best = optimize.minimize(loss, [-1.0, 1.0], method="Nelder-Mead", options={"xatol": 1e-3, "fatol": 1e-3, "maxiter": 400})
+    return float(np.exp(best.x[0])), float(np.exp(best.x[1]))
+
+
+def candidates(context: int) -> int:
+    """Blocks of 128 tokens that a selection chooses from: all but a sink and two local ones."""
+    return context // 128 - 3
+
+
+def published_lines() -> Iterator[str]:
+    """Each published trial beside the law of the others of its haystack, and the budgets that 90 % recall needs by all of them."""
+    by_haystack: dict[str, list[NeedleTrial]] = defaultdict(list)
+    for trial in published().trials:
+        by_haystack[trial.haystack].append(trial)
+    errors = []
+    for haystack, trials in sorted(by_haystack.items()):
+        for i, t in enumerate(trials):
+            a, b = fit_trials([*trials[:i], *trials[i + 1 :]])
+            seen, law = t.successes / t.trials, float(recall(a, b, t.k_blocks, candidates(t.context_tokens)))
+            errors.append(abs(law - seen))
+            yield f"{haystack:17} {t.context_tokens // 1024:4}K k {t.k_blocks:2}  published {seen:.3f}  by the others' law {law:.3f}"
+        a, b = fit_trials(trials)
+        needed = [budget(0.9, a, b, candidates(context)) for context in (2**15, 2**17, 2**20)]
+        yield f"{haystack:17} 90 % need k = {needed[0]} at 32K, {needed[1]} at 128K, {needed[2]} at 1M"
+    yield f"published: {len(errors)} rows, each left out, median error {np.median(errors):.3f}"
+
+
+def budget(wanted: float, a: float, b: float, among: int) -> int:
+    """Fewest blocks that find a needle with probability `wanted`."""
+    every = recall(a, b, list(range(1, among + 1)), among)
+    return 1 + int(np.searchsorted(every, wanted))
+
+
 @click.command()
 @click.option("--from", "path", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=TABLE)
 def main(path: Path) -> None:
@@ -121,6 +166,8 @@ def main(path: Path) -> None:
     for haystack, scores in every.items():
         middle, inside = np.median([abs(error) for error, _ in scores]), np.mean([ok for _, ok in scores])
         click.echo(f"{haystack}: {len(scores)} counts, median error {middle:.3f}, {100 * inside:.0f} % inside")
+    for line in published_lines():
+        click.echo(line)
 
 
 if __name__ == "__main__":

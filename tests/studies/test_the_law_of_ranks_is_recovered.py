@@ -11,6 +11,15 @@ def test_recall_is_scipys_beta_binomial(a: float, b: float, candidates: int) -> 
     assert rank_law.recall(a, b, blocks, candidates) == pytest.approx(stats.betabinom.cdf(np.array(blocks) - 1, candidates - 1, a, b))
 
 
+def test_a_budget_is_the_fewest_blocks_that_find_as_often() -> None:
+    k = rank_law.budget(0.9, 0.8, 21.0, 253)
+    assert rank_law.recall(0.8, 21.0, k, 253) >= 0.9 > rank_law.recall(0.8, 21.0, k - 1, 253)
+
+
+def test_published_rows_lie_within_5_percent_of_the_law_of_the_others_in_the_median() -> None:
+    assert float(list(rank_law.published_lines())[-1].rsplit(" ", 1)[1]) <= 0.05
+
+
 def test_the_fit_recovers_the_law_and_predicts_a_longer_context() -> None:
     rng, counts = np.random.default_rng(3), []
     for context, candidates in ((4096, 29), (16384, 125), (65536, 509)):
