@@ -57,5 +57,5 @@ class PlanProgress:
         if step.best is None:
             return text + "none yet"
         choice, chance = self._choices[step.best.choice], step.best.chance
-        cost = f"{choice.cost(step.best.replicas):.2f} USD/hour, {chance.value:.2f} by {chance.trials}: "
+        cost = f"{choice.cost(step.best.replicas):.2f} USD/h, {chance.value:.2f}: "
         return textwrap.shorten(f"{text}{cost}{step.best.replicas} of {choice.name}", WIDTH - CLOCK, placeholder=" ...")

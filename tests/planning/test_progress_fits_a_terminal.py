@@ -14,5 +14,5 @@ def test_the_cost_comes_before_a_long_name():
     for name, trials in ((long, 123_456), ("1 x H100", 520)):
         text = PlanProgress(True).of([Made(name, None, (Part(1, 3.03, 1),))])._text(SearchProgress(4, trials, 12, best))
         assert len(text) <= WIDTH - CLOCK
-        assert "best so far: 51.51 USD/hour, 1.00 by 20:" in text
+        assert "best so far: 51.51 USD/h, 1.00:" in text
     assert text.endswith("17 of 1 x H100")
