@@ -27,6 +27,7 @@ DATA = {
     "calibrate-h200.txt": "simctl calibrate --hw h200",
     "field.txt": "python -m studies.field",
     "kv-capacity.txt": "python -m studies.kv_capacity",
+    "plan-questions.txt": "python -m studies.plan_questions",
     "recall.txt": "python -m studies.recall",
     "validate.txt": "simctl validate",
 }

@@ -61,7 +61,7 @@ QUESTIONS = (
     ),
     Question(
         "short prompts apart from long ones",
-        f"--gpu H100,L40S {LLAMA} --request-rate 10 --random-input-len 3000 --random-output-len 200 --random-length-cv 2 "
+        f"--gpu H100,L40S {LLAMA} --request-rate 10 --random-input-len 3000 --random-output-len 200 --random-length-cv 1 "
         "--pools one,split --slo 'ttft:p95<1s tpot:p95<60ms'",
     ),
     Question("a node in reserve", f"--gpu H100 {LLAMA} --request-rate 60 {CHAT} --reserve node --slo 'ttft:p99<1s tpot:p95<40ms'"),
