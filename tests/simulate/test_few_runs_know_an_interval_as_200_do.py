@@ -14,7 +14,7 @@ from sim.specs.precision import Precision
 from sim.study.deployment import Deployment, Limits
 from sim.study.fleet_spec import Fleet, PoolSpec
 from sim.study.run import planned, run_planned
-from sim.study.simulate import run_study
+from sim.study.simulate import DEFAULT_DRAWS, _shortened, run_study
 from sim.study.simulate_question import Simulate
 from sim.workload.workload import Workload
 
@@ -83,6 +83,14 @@ def test_one_request_more_changes_no_interval(monkeypatch):
     )
     for name, width in few.items():
         assert more[name] == pytest.approx(width, rel=0.02), name
+
+
+@pytest.mark.parametrize(("output", "kept"), [(96, 100), (256, 50), (1_600, 10), (16_000, 4)])
+def test_of_a_load_of_long_requests_fewer_are_run_at_each_draw(monkeypatch, output, kept):
+    """A prompt of 1,024 tokens and 96 more count once, and what is kept are LEAST_OF_DRAW at least."""
+    monkeypatch.setattr(sim.study.simulate, "LEAST_OF_DRAW", 4)
+    study = Simulate(on_h100(), Workload.drawn(101, request_rate=10.0, input_len=1_024, output_len=output)).study()
+    assert len(_shortened(study, 100 * DEFAULT_DRAWS).prompt_tokens) == kept
 
 
 @pytest.mark.parametrize("kind", ["drafts", "sglang", "disaggregated"])
