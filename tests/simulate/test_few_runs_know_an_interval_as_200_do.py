@@ -85,7 +85,7 @@ def test_one_request_more_changes_no_interval(monkeypatch):
         assert more[name] == pytest.approx(width, rel=0.02), name
 
 
-@pytest.mark.parametrize(("output", "kept"), [(96, 100), (256, 50), (1_600, 10), (16_000, 4)])
+@pytest.mark.parametrize(("output", "kept"), [(96, 100), (256, 50), (1_536, 10), (16_000, 4)])
 def test_of_a_load_of_long_requests_fewer_are_run_at_each_draw(monkeypatch, output, kept):
     """A prompt of 1,024 tokens and 96 more count once, and what is kept are LEAST_OF_DRAW at least."""
     monkeypatch.setattr(sim.study.simulate, "LEAST_OF_DRAW", 4)
