@@ -43,7 +43,8 @@ def decide(e: Core, s: EngineRow, i: int) -> None:
         begin = share_at(s, i)
         for place in range(begin, begin + it.shares):
             r = e.shares[place].request
-            offer(e, s, r, blocks_to_offer(e, s, r))
+            if (e.requests[r].offered + 1) * s.block <= e.requests[r].prompt:
+                offer(e, s, r, blocks_to_offer(e, s, r))
         finish_offers(e, s)
 
 
