@@ -25,6 +25,7 @@ BLOCK = re.compile(r"```console(?P<slow> slow)?\n\$ (?P<command>[^\n]*)\n(?P<out
 DATA = {
     "calibrate-h100.txt": "simctl calibrate --hw h100",
     "calibrate-h200.txt": "simctl calibrate --hw h200",
+    "checked-servers.txt": "python -m studies.checked_servers",
     "field.txt": "python -m studies.field",
     "kv-capacity.txt": "python -m studies.kv_capacity",
     "plan-questions.txt": "python -m studies.plan_questions",

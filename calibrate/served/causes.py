@@ -29,6 +29,7 @@ HOST_SD = 0.6  # log sd of launches and work: who asks suspects the host
 SUSPICIONS = (Suspicion(CLOCK, clock=0.35, clock_sd=0.2), Suspicion(GPU, step_sd=0.6, clock_sd=0.1), Suspicion(PROMPTS, shared=True))
 ODDS = math.log(0.03)  # of each suspicion beside an ordinary server, before anything is seen
 LEAST_EFFECT = 0.02  # log of a load's mean E2EL: less is no cause
+LEAST_TOTAL = 0.05  # log of mean E2EL over the loads
 LEAST_REQUEST = 0.1  # of the API server's times, of which no interval is known
 DRAWS = 40  # of servers like it
 API = ("request", "token")
@@ -90,13 +91,20 @@ def causes_of(run: ServedRun, loads: Sequence[Experiment], in_process: RateDraws
     factors = [
         _factor(name, run, loads, rates, prior, learnt, best, busy) for name in TERMS if name != "prompts" or learnt.shared_tokens[1]
     ]
-    cause = most or (HOST if any(map(_is_cause, factors)) else "")
     times = tuple(
         LoadTimes(load.name, len(load.ttft_s), sent(load), _means(load, load), _means(load, plain), _means(load, seen))
         for load, plain, seen in zip(loads, ordinary, best, strict=True)
     )
+    faster = slower_by(times) < -LEAST_TOTAL
+    cause = most or (HOST if any(_is_cause(each) and (each.effect > 0 or faster) for each in factors) else "")
     share = _faster_share(run, loads, in_process, prior)
     return Causes(cause, chances, learnt, tuple(factors), times, sent(loads[busy]), share)
+
+
+def slower_by(loads: Sequence[LoadTimes]) -> float:
+    """Log of mean E2EL, measured over that of an ordinary server, mean over the loads; of TPOT where a summary has no more."""
+    places = [2 if math.isfinite(each.measured_s[2]) else 1 for each in loads]
+    return float(np.mean([math.log(each.measured_s[place] / each.ordinary_s[place]) for each, place in zip(loads, places, strict=True)]))
 
 
 def _is_cause(f: Factor) -> bool:

@@ -14,7 +14,7 @@ from calibrate.logs.pasted import pasted_log
 from calibrate.logs.read import is_log, read_log
 from calibrate.logs.requests import ServedLog
 from calibrate.served.alarms import SAY, cached_prompts, look_alikes, tokens_too_soon
-from calibrate.served.causes import CLOCK, GPU, HOST, PROMPTS, Causes, Factor, causes_of
+from calibrate.served.causes import CLOCK, GPU, HOST, LEAST_TOTAL, PROMPTS, Causes, Factor, causes_of, slower_by
 from calibrate.served.runs import Experiment, ServedRun, read_served
 from calibrate.served.time_units import check_times
 from sim.errors import SimctlError, UsageError
@@ -31,7 +31,7 @@ RATE_DRAWS = 200
 MOST_LOADS, MOST_REQUESTS = 6, 1000  # that are simulated; of more loads those from the calmest to the busiest, of more requests the first
 TWO_SERVERS = 1.5  # one log's tokens take so much longer than another's beside what explains both
 LEAST_COST_S = 5e-5
-EQUAL = 0.05  # of the expected time: no word is lost about less
+EQUAL = LEAST_TOTAL
 PRINTED = {"launch": "launches", "work": "does the engine's own work", "request": "takes a request in", "token": "sends a token"}
 DO = {
     HOST: "a faster or less shared CPU core, CUDA graphs on (no --enforce-eager); keep this host with --out FILE for --host of any command",
@@ -105,11 +105,7 @@ class CheckAnswer(Shown):
     @property
     def slower(self) -> float:
         """Mean E2EL measured over that of an ordinary server, as geometric mean of the loads; of tokens where a summary has no more."""
-        logs = []
-        for load in self.causes.loads:
-            place = 2 if math.isfinite(load.measured_s[2]) else 1
-            logs.append(math.log(load.measured_s[place] / load.ordinary_s[place]))
-        return math.exp(float(np.mean(logs)))
+        return math.exp(slower_by(self.causes.loads))
 
     @property
     def verdict(self) -> str:
@@ -120,11 +116,13 @@ class CheckAnswer(Shown):
             return f"{how}: {share}; {self._if_anything()}"
         named = {each.name: each for each in self.causes.factors}
         about = {HOST: ("launch", "work", "request", "token"), CLOCK: ("clock",), GPU: ("step",), PROMPTS: ("prompts",)}[self.causes.cause]
-        worst = max((named[name] for name in about), key=lambda each: abs(each.effect))
+        sign = -1.0 if self.slower < 1 - EQUAL else 1.0
+        worst = max((named[name] for name in about), key=lambda each: sign * each.effect)
         parts = [self._why(worst), self._cost(worst)]
         if self.causes.cause == HOST:
             parts.append(_of_gpu(named["step"], named["clock"]))
-        return f"{how}: {'; '.join(part for part in parts if part)} ({share})"
+        so = ", though" if abs(self.slower - 1) < EQUAL else ":"
+        return f"{how}{so} {'; '.join(part for part in parts if part)} ({share})"
 
     def _if_anything(self) -> str:
         """The factor that could explain what is left, where nothing is sure."""
@@ -137,7 +135,8 @@ class CheckAnswer(Shown):
     def advice(self) -> str:
         """What to do about it; empty where nothing is wrong."""
         like = f"; as {' or '.join(self.like)} would" if self.like else ""
-        return DO[self.causes.cause] + like if self.causes.cause else ""
+        helps = self.causes.cause and (self.causes.cause != HOST or self.slower > 1 - EQUAL)
+        return DO[self.causes.cause] + like if helps else ""
 
     def _why(self, f: Factor) -> str:
         digits, sure = 2 if f.name in ("clock", "step") else 1, not f.low <= 1.0 <= f.high
@@ -153,8 +152,9 @@ class CheckAnswer(Shown):
 
     def _cost(self, f: Factor) -> str:
         costs = [(f.tpot_s, "a token"), (f.ttft_s, "a first token")]
-        said = [f"{format_seconds(float(f'{abs(s):.2g}'))} {what}" for s, what in costs if math.isfinite(s) and abs(s) >= LEAST_COST_S]
-        verb = "costs" if max(f.tpot_s, f.ttft_s) > 0 else "saves"
+        kept = [(abs(s), what) for s, what in costs if math.isfinite(s) and s * f.effect > 0 and abs(s) >= LEAST_COST_S]
+        said = [f"{format_seconds(float(f'{s:.2g}'))} {what}" for s, what in kept]
+        verb = "costs" if f.effect > 0 else "saves"
         return f"{self.causes.busiest} that {verb} {' and '.join(said)}" if said else ""
 
     def to_dict(self) -> dict[str, Any]:
