@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from sim import Deployment, Simulate, Workload
 from sim.cluster.router import ROUTERS, make_router
 from sim.errors import UsageError
 from sim.ticks import to_ticks
-from tests.simulate.record_router_picks import GATE, REQUESTS, SERVERS, drawn_events, recorded
+from tests.simulate.record_router_picks import GATE, REQUESTS, SERVERS, drawn_events
 from tests.simulate.runs import request as bare
 
 DATA = Path(__file__).parent / "data"
@@ -50,12 +49,6 @@ def test_every_pick_is_the_packages(name):
 
 def test_the_two_packages_differ():
     assert picks_of("vllm-router", 1) != picks_of("sglang-router", 1)
-
-
-@pytest.mark.vllm
-@pytest.mark.skipif(shutil.which("vllm-router") is None, reason="no vllm-router")
-def test_vllm_router_itself_picks_the_same():
-    assert recorded(["vllm-router"], 7)["picks"] == picks_of("vllm-router", 7)
 
 
 def test_llm_d_scores_by_hand():
