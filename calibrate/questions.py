@@ -35,8 +35,9 @@ class Learn(Shown):
 
     def shown(self) -> tuple[str, Figures]:
         """Title and figures."""
+        several = [("logs", str(len(self.logs)))] if len(self.logs) > 1 else []
         return _title(self.logs[0], self.deployment), [
-            ("logs", str(len(self.logs))),
+            *several,
             ("draws", str(self.settings.draws)),
             ("chains", str(self.settings.chains)),
         ]

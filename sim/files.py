@@ -119,12 +119,13 @@ def text_of(path: Path, most_bytes: int, name: str | None = None) -> str:
         while left and (piece := file.read(min(left, 1 << 20))):
             pieces.append(piece)
             left -= len(piece)
-    content = b"".join(pieces)
-    if left and content[:2] == GZIP:
-        content = _unpacked(content, most_bytes + 1, str(name or path))
-        left = most_bytes + 1 - len(content)
     if not left:
         raise UsageError(f"{name or path}: larger than {most_bytes >> 10} KiB")
+    content = b"".join(pieces)
+    if content[:2] == GZIP:
+        content = _unpacked(content, most_bytes + 1, str(name or path))
+        if len(content) > most_bytes:
+            raise UsageError(f"{name or path}: larger than {most_bytes >> 10} KiB")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError:

@@ -72,6 +72,8 @@ class KvMoves:
         if self._store is None and running.pool.fetch is None:
             go()
             return
+        if not replica.engine.takes_kv:
+            raise UsageError("this engine takes no KV of a prompt from another replica or a store; vllm does")
         size = running.pool.block_size
         names = request.prompt_hashes[: (request.prompt_tokens - 1) // size]
         blocks, path = self._best(request, replica, running, names)

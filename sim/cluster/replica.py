@@ -16,6 +16,7 @@ from sim.cluster.clock import Clock
 from sim.cost.api_server import SendQueue
 from sim.engine.interface import Cancels, KeepsTime, Request, Scheduler, ShowsCache, StepCost
 from sim.engine.loop import Step, Wait, engine_loop
+from sim.engine.schedulers import SglangScheduler
 from sim.errors import SimctlError, UsageError
 from sim.results.record import RunLog
 from sim.ticks import DECISION
@@ -40,6 +41,10 @@ class Engine(Protocol):
 
     def cached_blocks(self, request: Request) -> int:
         """Leading KV blocks of its prompt that the cache holds now. UsageError where the engine cannot say."""
+
+    @property
+    def takes_kv(self) -> bool:
+        """Whether the first blocks of a prompt may come from elsewhere."""
 
     def gauges(self) -> tuple[int, int, int]:
         """Requests that wait and that run, and KV blocks in use, as an engine's metrics say now."""
@@ -69,6 +74,11 @@ class SteppedEngine:
         if not isinstance(self.scheduler, ShowsCache):
             raise UsageError("this engine does not show its prefix cache to routers and networks; vllm does")
         return self.scheduler.cached_blocks(request)
+
+    @property
+    def takes_kv(self) -> bool:
+        """Whether the first blocks of a prompt may come from elsewhere: SGLang's radix tree is filled by its own requests alone."""
+        return isinstance(self.scheduler, ShowsCache) and not isinstance(self.scheduler, SglangScheduler)
 
     def gauges(self) -> tuple[int, int, int]:
         """Requests that wait and that run, and KV blocks in use."""

@@ -13,7 +13,7 @@ from tests.hostile.many import LONGEST_S, MOST_BYTES, many
 
 ROOT = Path(__file__).parents[2]
 FEW = 30
-FEWER = {"posteriors": 15, "runs": 12}  # a quarter of a second each
+FEWER = {"posteriors": 15, "runs": 20}  # a quarter of a second each
 MANY = {
     "traces": 2000,
     "metrics": 5000,

@@ -84,7 +84,7 @@ def test_other_processes_count_while_they_run():
         try:
             budget = CpuBudget(0.5)
             budget.processes = (other.pid,)
-            ends_s = time.monotonic() + 30
+            ends_s = time.monotonic() + 600
             while budget.spent_s <= 0.5 and time.monotonic() < ends_s:
                 time.sleep(0.05)
             with pytest.raises(OutOfTime):

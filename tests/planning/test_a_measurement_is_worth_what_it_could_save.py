@@ -25,7 +25,7 @@ def plan_where(used):
     one, two = Candidate(0, 1), Candidate(0, 2)
     one.add([Trial((float(each),)) for each in used(times)[:200]])
     two.add([Trial((0.4,))] * 200)
-    return RaceResult([choice], SLO, [CandidateState(1, "", {1: one, 2: two})], two)
+    return RaceResult([choice], SLO, [CandidateState(1, candidates={1: one, 2: two})], two)
 
 
 def nothing_lacks(choice, count, stage):

@@ -100,7 +100,7 @@ class Fleet:
 
     def ready(self):
         with contextlib.suppress(OSError, http.client.HTTPException):
-            link = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+            link = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
             link.request("GET", "/health")
             return link.getresponse().status == 200
         return False

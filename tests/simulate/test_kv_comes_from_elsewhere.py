@@ -133,7 +133,7 @@ def test_what_cannot_be():
     with pytest.raises(UsageError, match="a size and a bandwidth above 0"):
         StoreSpec(0.0, 1.0)
     engines = [engine("sglang"), engine("sglang")]
-    with pytest.raises(UsageError, match="does not show its prefix cache"):
+    with pytest.raises(UsageError, match="takes no KV of a prompt from another replica"):
         simulate_pools(TraceSource(turns(), 16), [Pool(engines, make_router("random", 2, 16, 9), fetch="most")])
 
 

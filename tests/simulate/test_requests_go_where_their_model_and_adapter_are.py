@@ -121,7 +121,7 @@ def test_a_deployment_without_adapters_is_refused_in_one_line(tmp_path):
 def test_a_retry_asks_for_the_same():
     source = TraceSource(trace([{"adapter": "a", "model": "m", "tenant": "t"}]), 16)
     first = next(source.arrivals())
-    first.generated_tokens, first.blocks = 3, [1]
+    first.generated_tokens, first.computed_tokens = 3, 16
     again = source.again(first, 1, 7.0)
     assert [getattr(again, name) for name in ("request_id", "adapter", "model", "tenant")] == ["0.1", "a", "m", "t"]
     fresh = Request("0.1", 7.0, 100, 10)

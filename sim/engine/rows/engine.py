@@ -151,6 +151,11 @@ class RowsEngine:
         place = self._row(request)
         return self._act(on.CACHED, place) if self._fast else cached_blocks(self._e, self._s, place)
 
+    @property
+    def takes_kv(self) -> bool:
+        """Whether the first blocks of a prompt may come from elsewhere."""
+        return self._config.scheduler == "vllm"
+
     def gauges(self) -> tuple[int, int, int]:
         """Requests that wait and that run, and KV blocks in use."""
         return int(self._s.queued), int(running_of(self._s)), int(used_blocks(self._s))
