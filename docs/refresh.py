@@ -76,7 +76,8 @@ def refreshed(text: str, slow: bool) -> str:
     def block(found: re.Match[str]) -> str:
         if found["slow"] and not slow:
             return found[0]
-        return f"```console{found['slow'] or ''}\n$ {found['command']}\n{printed(found['command'])}```"
+        scored = (0, 1) if " validate " in found["command"] else (0,)  # 1: a score lies outside its bound, and the page says so
+        return f"```console{found['slow'] or ''}\n$ {found['command']}\n{printed(found['command'], scored)}```"
 
     return BLOCK.sub(block, text)
 
