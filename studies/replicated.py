@@ -26,7 +26,7 @@ def answers() -> list[dict[str, object]]:
 def main(argv: Sequence[str]) -> int:
     """Work them out and write them. Returns the exit code."""
     found = answers()
-    packaged = {"date": datetime.now(UTC).date().isoformat(), "version": version("simctl"), "claims": found}
+    packaged = {"date": datetime.now(UTC).date().isoformat(), "version": version("llm-simctl"), "claims": found}
     write_text(argv[0], json.dumps(packaged, indent=1) + "\n")
     print(f"wrote {argv[0]}: {len(found)} claims")
     return 0
