@@ -72,7 +72,7 @@ class SteppedEngine:
     def cached_blocks(self, request: Request) -> int:
         """Leading KV blocks of its prompt that the cache holds; UsageError where the engine cannot say."""
         if not isinstance(self.scheduler, ShowsCache):
-            raise UsageError("this engine does not show its prefix cache to routers and networks; vllm does")
+            raise UsageError("this engine does not show its prefix cache to routers and networks; vllm and sglang do")
         return self.scheduler.cached_blocks(request)
 
     @property

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from sim.cluster.replica import Change, SteppedEngine
@@ -18,6 +18,7 @@ CONFIG = EngineConfig(num_gpu_blocks=40, max_num_seqs=4, max_num_batched_tokens=
 
 
 PRICES = (AffinePrice(),) * 3
+READ_CACHES = ("dynamo",)  # asks each engine what its cache holds, which llama.cpp does not show
 
 
 def fleet(trace, changes, prices=PRICES, router="round-robin", engine="vllm", router_options=None, **more):
@@ -98,6 +99,7 @@ def test_an_action_that_does_not_exist():
 )
 def test_everything_finishes_whatever_fails(engine, requests, router, clients, at_s, later_s, dispatch_s):
     changes = [Change(at_s, 1, "fail"), Change(at_s + later_s, 2, "start"), Change(at_s + 2 * later_s, 0, "drain")]
+    assume(engine != "llamacpp" or router not in READ_CACHES)
     options = {"dispatch_s": dispatch_s} | ({"reserve_s": dispatch_s} if "reserve_s" in router_options(router) else {})
     record, engines = fleet(trace_of(requests), changes, router=router, engine=engine, router_options=options, max_concurrency=clients)
     assert np.isfinite(record.requests["finish_s"]).all()
@@ -105,3 +107,9 @@ def test_everything_finishes_whatever_fails(engine, requests, router, clients, a
     assert (record.requests["first_token_s"] <= record.requests["finish_s"]).all()
     assert record.iterations["sampled"].sum() == record.requests["output_tokens"].sum()
     assert engines[0].scheduler.unfinished() == engines[2].scheduler.unfinished() == 0
+
+
+@pytest.mark.parametrize("router", READ_CACHES)
+def test_a_router_that_reads_caches_refuses_an_engine_that_shows_none(router):
+    with pytest.raises(UsageError, match="does not show its prefix cache"):
+        fleet(trace_of([(0.0, 1, 1)]), [], router=router, engine="llamacpp")
