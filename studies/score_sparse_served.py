@@ -66,32 +66,28 @@ def lines(gpu: str, model: str) -> Iterator[tuple[str, float, bool, int]]:
         yield f"{line}{' ' if inside else '!'}{faster}", middle / step - 1, inside, k
 
 
-def selection_rates(gpu: str) -> tuple[float, float]:
-    """(seconds a layer, seconds a selected block) that a GPU's block-sparse steps take beyond the rest of the engine's: least squares."""
-    sides, times = [], []
+def block_sparse_cells(gpu: str) -> Iterator[tuple[int, float, float, float]]:
+    """(layers, selected blocks, seconds of the rest of the engine, seconds measured) of every measured step that selects blocks."""
     for model in CELLS:
         d = deployment(gpu, model)
         layers = sum(group.count for group in d.model.groups)
         for (batch, context, k), step in steps_ms(gpu, model).items():
             if k and context >= Settings(k=k).crossover(batch):
                 rest, selected = without_selection_s(d, batch, context, k)
-                sides.append((layers, selected))
-                times.append(1e-3 * step - rest)
-    (layer_s, block_s), *_ = np.linalg.lstsq(np.array(sides), np.array(times), rcond=None)
+                yield layers, selected, rest, 1e-3 * step
+
+
+def selection_rates(gpu: str) -> tuple[float, float]:
+    """(seconds a layer, seconds a selected block) that a GPU's block-sparse steps take beyond the rest of the engine's: least squares."""
+    layers, selected, rest_s, step_s = np.array(list(block_sparse_cells(gpu))).T
+    (layer_s, block_s), *_ = np.linalg.lstsq(np.column_stack([layers, selected]), step_s - rest_s, rcond=None)
     return float(layer_s), float(block_s)
 
 
 def carried_over(gpu: str, other: str) -> str:
     """How far a GPU's block-sparse steps lie from those at the selection rates of another, in words."""
     layer_s, block_s = selection_rates(other)
-    errors = []
-    for model in CELLS:
-        d = deployment(gpu, model)
-        layers = sum(group.count for group in d.model.groups)
-        for (batch, context, k), step in steps_ms(gpu, model).items():
-            if k and context >= Settings(k=k).crossover(batch):
-                rest, selected = without_selection_s(d, batch, context, k)
-                errors.append(1e3 * (rest + layers * layer_s + selected * block_s) / step - 1)
+    errors = [(rest + layers * layer_s + selected * block_s) / step - 1 for layers, selected, rest, step in block_sparse_cells(gpu)]
     rates = f"{1e6 * layer_s:.0f} us a layer and {1e6 * block_s:.2f} us a block"
     return f"at {rates}, learnt on the {other}:\nmedian error {100 * np.median(np.abs(errors)):.1f} % of {len(errors)} block-sparse steps"
 

@@ -21,7 +21,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 
-from sim.cluster.policies import draws_of, one_of
+from sim.cluster.policies import draws_of, one_of, weighted_scores
 from sim.cluster.sent_blocks import SentBlocks
 from sim.engine.interface import Request
 from sim.errors import UsageError
@@ -131,15 +131,9 @@ class EndpointPicker:
 
     def scores(self, read: Sequence[tuple[int, int, int]], known: Sequence[int], prompt_tokens: int) -> list[float]:
         """Of each replica: the weighted sum over what was read there, and the blocks of the prompt that were sent there."""
-        queue, kv, prefix = self._weights
-        waiting = [each[0] for each in read]
-        most, least, blocks = max(waiting), min(waiting), max(prompt_tokens // self._tokens, 1)
-        return [
-            queue * ((most - waits) / (most - least) if most > least else 1.0)
-            + kv * (1.0 - min(used / self._capacity, 1.0))
-            + prefix * min(there / blocks, 1.0)
-            for (waits, _, used), there in zip(read, known, strict=True)
-        ]
+        blocks = max(prompt_tokens // self._tokens, 1)
+        waiting, used = [each[0] for each in read], [each[2] / self._capacity for each in read]
+        return weighted_scores(self._weights, waiting, used, [there / blocks for there in known])
 
     def first_token(self, request: Request, replica: int, now: int) -> None:
         pass

@@ -159,3 +159,17 @@ def _least(scores: Sequence[Any], draw: int) -> int:
 def mean_requests(loads: Sequence[Load]) -> float:
     """Requests in flight of a replica, in the mean."""
     return sum(load.requests for load in loads) / len(loads)
+
+
+def weighted_scores(
+    weights: tuple[float, float, float], waiting: Sequence[int], used: Sequence[float], known: Sequence[float]
+) -> list[float]:
+    """Scorers of the Kubernetes Gateway API inference extension, summed by `weights` (queue, kv, prefix), of each replica: 1 for the fewest
+    of `waiting` down to 0 for the most; the share of KV that is not `used`; the share of the prompt that is `known` there.
+    """
+    queue, kv, prefix = weights
+    most, least = max(waiting), min(waiting)
+    return [
+        queue * ((most - waits) / (most - least) if most > least else 1.0) + kv * max(1.0 - share, 0.0) + prefix * min(there, 1.0)
+        for waits, share, there in zip(waiting, used, known, strict=True)
+    ]

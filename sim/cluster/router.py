@@ -45,6 +45,7 @@ from sim.cluster.policies import (
     draws_of,
     mean_requests,
     one_of,
+    weighted_scores,
 )
 from sim.cluster.sent_blocks import SentBlocks
 from sim.engine.interface import Request
@@ -229,15 +230,9 @@ class Weighted(LoadRouter):
         self._weights = queue, kv, prefix
 
     def _place(self, request: Request, loads: Sequence[Load], known: Sequence[int], new: Sequence[int], draws: Draws) -> int:
-        queue, kv, prefix = self._weights
-        most, least = max(load.requests for load in loads), min(load.requests for load in loads)
         blocks = max(request.prompt_tokens // self._block_size, 1)
-        scores = [
-            queue * ((most - load.requests) / (most - least) if most > least else 1.0)
-            + kv * max(1.0 - load.ongoing_tokens / self._kv_tokens, 0.0)
-            + prefix * min(there / blocks, 1.0)
-            for load, there in zip(loads, known, strict=True)
-        ]
+        used = [load.ongoing_tokens / self._kv_tokens for load in loads]
+        scores = weighted_scores(self._weights, [load.requests for load in loads], used, [there / blocks for there in known])
         return one_of(scores, max(scores), draws[1])
 
 
