@@ -8,6 +8,8 @@ was preempted, is counted while it is held; given back, it is one run.
 
 from __future__ import annotations
 
+from typing import Any
+
 from sim.engine.rows.layout import NOBODY, Core, EngineRow
 
 
@@ -302,12 +304,12 @@ def forget(e: Core, s: EngineRow, block: int) -> None:
 
 def slot_of(e: Core, s: EngineRow, name: int) -> int:
     """Slot of the table that has a name, or the empty one that it would get."""
-    slot = home_of(name, s.mask)
-    found = e.table[s.first_slot + slot]
-    while found and e.blocks[found - 1].name != name:
-        slot = (slot + 1) & s.mask
-        found = e.table[s.first_slot + slot]
-    return slot
+    return slot_in(e.table, s.first_slot, s.mask, e.blocks, name)
+
+
+def clear(e: Core, s: EngineRow, slot: int) -> None:
+    """Empty a slot, moving up those that were displaced past it."""
+    clear_in(e.table, s.first_slot, s.mask, e.blocks, slot)
 
 
 def home_of(name: int, mask: int) -> int:
@@ -315,14 +317,24 @@ def home_of(name: int, mask: int) -> int:
     return (((name ^ (name >> 31)) & 0x7FFFFFFF) * 0x9E3779B1 >> 7) & mask
 
 
-def clear(e: Core, s: EngineRow, slot: int) -> None:
-    """Empty a slot, moving up those that were displaced past it."""
-    e.table[s.first_slot + slot] = 0
-    behind = (slot + 1) & s.mask
-    while e.table[s.first_slot + behind]:
-        home = home_of(e.blocks[e.table[s.first_slot + behind] - 1].name, s.mask)
-        if (behind - home) & s.mask >= (behind - slot) & s.mask:
-            e.table[s.first_slot + slot] = e.table[s.first_slot + behind]
-            e.table[s.first_slot + behind] = 0
+def slot_in(table: Any, first: int, mask: int, rows: Any, name: int) -> int:
+    """Slot of a name in the `mask` + 1 slots from `first` on, each with a place in `rows` + 1, or the empty one that it would get."""
+    slot = home_of(name, mask)
+    found = table[first + slot]
+    while found and rows[found - 1].name != name:
+        slot = (slot + 1) & mask
+        found = table[first + slot]
+    return slot
+
+
+def clear_in(table: Any, first: int, mask: int, rows: Any, slot: int) -> None:
+    """Empty a slot of such a table, moving up those that were displaced past it."""
+    table[first + slot] = 0
+    behind = (slot + 1) & mask
+    while table[first + behind]:
+        home = home_of(rows[table[first + behind] - 1].name, mask)
+        if (behind - home) & mask >= (behind - slot) & mask:
+            table[first + slot] = table[first + behind]
+            table[first + behind] = 0
             slot = behind
-        behind = (behind + 1) & s.mask
+        behind = (behind + 1) & mask

@@ -11,7 +11,7 @@ Not modelled: that a step waits for the write of a finished or preempted request
 
 from __future__ import annotations
 
-from sim.engine.rows.kv import allocate, home_of, sit
+from sim.engine.rows.kv import allocate, clear_in, sit, slot_in
 from sim.engine.rows.layout import NEVER, NOBODY, Core, EngineRow
 from sim.engine.rows.radix import name_of
 from sim.engine.rows.waiting import hold_place
@@ -328,26 +328,12 @@ def chunk_of(e: Core, s: EngineRow, name: int) -> int:
 
 def host_slot(e: Core, s: EngineRow, name: int) -> int:
     """Slot of the table that has a name, or the empty one that it would get."""
-    slot = home_of(name, s.host_mask)
-    found = e.table[s.first_host_slot + slot]
-    while found and e.chunks[found - 1].name != name:
-        slot = (slot + 1) & s.host_mask
-        found = e.table[s.first_host_slot + slot]
-    return slot
+    return slot_in(e.table, s.first_host_slot, s.host_mask, e.chunks, name)
 
 
 def forget_chunk(e: Core, s: EngineRow, chunk: int) -> None:
     """A block is evicted; those that were displaced past it move up."""
-    slot = host_slot(e, s, e.chunks[chunk].name)
-    e.table[s.first_host_slot + slot] = 0
-    behind = (slot + 1) & s.host_mask
-    while e.table[s.first_host_slot + behind]:
-        home = home_of(e.chunks[e.table[s.first_host_slot + behind] - 1].name, s.host_mask)
-        if (behind - home) & s.host_mask >= (behind - slot) & s.host_mask:
-            e.table[s.first_host_slot + slot] = e.table[s.first_host_slot + behind]
-            e.table[s.first_host_slot + behind] = 0
-            slot = behind
-        behind = (behind + 1) & s.host_mask
+    clear_in(e.table, s.first_host_slot, s.host_mask, e.chunks, host_slot(e, s, e.chunks[chunk].name))
     e.chunks[chunk].behind = s.spare_chunk
     s.spare_chunk = chunk
     s.host_blank += 1
