@@ -8,6 +8,7 @@ from typing import Any
 from sim.planning.day import Hour
 from sim.planning.emit import emitted
 from sim.planning.front import Point
+from sim.planning.growth import Year
 from sim.planning.highest_rate import Sustained
 from sim.planning.race import Candidate, RaceResult
 from sim.planning.value import Measurement
@@ -16,6 +17,7 @@ from sim.results.chance import Chance
 from sim.results.power import Power
 from sim.results.token_cost import TokenCost
 from sim.shown import Figures, Shown
+from sim.specs.api_prices import api_price
 from sim.study.simulate import scope_of
 
 
@@ -34,6 +36,7 @@ class PlanAnswer(Shown):
     measurement: Measurement | None = None
     reasons: list[str] = field(default_factory=list)
     day: list[Hour] = field(default_factory=list)
+    year: Year | None = None
     skipped: dict[str, str] = field(default_factory=dict)  # combinations that there cannot be, and why
 
     def shown(self) -> tuple[str, Figures]:
@@ -98,11 +101,13 @@ def as_dict(answer: PlanAnswer) -> dict[str, Any]:
                 "cost_shares": answer.terms,
                 "power": asdict(answer.power) if answer.power else None,
                 "usd_per_mtok": answer.tokens.to_dict() if answer.tokens else None,
+                "api_usd_per_mtok": asdict(api) if (api := api_price(_question_of(plan)["model"])) else None,
                 "measurement": asdict(measurement) if measurement else None,
                 "reasons": answer.reasons,
             }
         ),
         **({"day": [asdict(hour) for hour in answer.day]} if answer.day else {}),
+        **({"year": asdict(answer.year)} if answer.year else {}),
         "skipped": answer.skipped,
         "choices": [
             {

@@ -18,6 +18,7 @@ from sim.planning.day import hours_of
 from sim.planning.emit import check_emits
 from sim.planning.front import front_of, point_of
 from sim.planning.grid import MOST_CHOICES
+from sim.planning.growth import Year, times_of, year_of
 from sim.planning.highest_rate import LOWEST, TRIALS, offered_rate, sustained
 from sim.planning.plan_file import Trials, primed
 from sim.planning.race import Race, SearchProgress, search
@@ -82,6 +83,8 @@ class Plan(Shown):
     skipped: Mapping[str, str] = field(default_factory=dict)  # combinations that cannot be deployments, and why
     spot: Mapping[str, Spot] = field(default_factory=dict)  # by GPU: offers of replicas that are taken away now and then
     stock: Mapping[str, int] = field(default_factory=dict)  # GPUs that there are, by name; empty: as many as one likes
+    growth: float | None = None  # times the load in a year from now
+    reserved: Mapping[str, float] = field(default_factory=dict)  # by GPU: USD per GPU-hour of a year's term
     known: Trials = field(default_factory=dict)  # trials of an earlier search of the same question
 
     def shown(self) -> tuple[str, Figures]:
@@ -95,6 +98,10 @@ class Plan(Shown):
         if self.reserve not in RESERVES:
             raise UsageError(f"no reserve {self.reserve!r}; there are {', '.join(RESERVES)}")
         check_kinds(self.pools)
+        if self.growth is not None:
+            times_of(self.growth)
+            if offered_rate(self.workload) is None:
+                raise UsageError("--growth is of requests that arrive at a rate: give --request-rate")
         redraw = self.workload.redraw
         if self.for_s is not None and (redraw is None or not math.isfinite(redraw.rate_per_s)):
             raise UsageError("--for is of requests drawn at a constant rate: this load lasts as long as it does")
@@ -161,11 +168,28 @@ class Plan(Shown):
                 if result.winner and self.hours and not self.emit:
                     _say(watching, "what each hour of the day needs")
                     answer.day = _day(answer, run, self.hours)
+                if result.winner and self.growth is not None and not self.emit:
+                    _say(watching, "what a year of growth needs")
+                    answer.year = self._year(answer, run)
             except KeyboardInterrupt:
                 answer.ended = "stopped"
             except OutOfTime:
                 answer.ended = "time is up"
         return answer
+
+    def _year(self, answer: PlanAnswer, run: Runner) -> Year:
+        win, offered = answer.plan.winner, offered_rate(self.workload)
+        assert win is not None
+        assert offered is not None
+        assert self.growth is not None
+        reserved = {get_gpu(name).name: price for name, price in self.reserved.items()}
+
+        def factors(count: int, trials: range) -> Sequence[float]:
+            return run.factors(win.choice, count, trials, 1)
+
+        return year_of(
+            self.growth, self.hours or [offered], answer.plan.choices[win.choice], win.replicas, self.most_gpus, factors, reserved
+        )
 
 
 def plan(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130  # exit code, as shells have it of Ctrl-C
 AS_GIVEN = ("as_json", "within", "workers", "progress", "quick", "emit", "compare", "plot", "inventory")  # beside a scenario, too
-NOT_COMPARED = ("emit", "quick", "day")
+NOT_COMPARED = ("emit", "quick", "day", "growth")
 FILES = click.Argument(["file"], type=click.Path(path_type=Path), metavar="[SCENARIO|PLAN]...", required=False, nargs=-1)
 OUT = click.Option(["-o", "--out"], metavar="FILE", help="Also write the plan here, for plan, watch and report.")
 MORE_TIME = click.Option(["--more-time"], is_flag=True, help="Of a PLAN: go on with its trials, for --within more.")

@@ -100,7 +100,7 @@ def plan_of(options: Mapping[str, Any]) -> Plan:
     goodput = parse_goodput(options["goodput"])
     parse_slo(options["slo"], goodput)
     check_kinds(options["pools"])
-    prices, spot = prices_of(options["price"])
+    prices, spot, reserved = prices_of(options["price"])
     found, skipped = _deployments(options)
     first = next(iter(found.values()))
     workload = workload_of(_counted(with_users(options, found.values(), rates)), first.longest)
@@ -108,6 +108,7 @@ def plan_of(options: Mapping[str, Any]) -> Plan:
         found, workload, options["slo"], goodput, prices, rates, options["pools"], options["reserve"],
         options["most_gpus"], options["most_kw"], hours, options["quick"], options["emit"], _pool(options["workers"]), options["for_s"],
         options["within"], skipped, spot, _stock_of(options["inventory"]),
+        options["growth"], reserved,
     )  # fmt: skip
 
 

@@ -44,7 +44,7 @@ STOCK = Parsed("gpu=n[,...]", _stock, "not GPUs with one number each, as H100=16
 VALUES = Parsed("a[,b...]", _values, "not values with commas between them")
 SECTIONS = {
     "What to decide": ("slo", "goodput", "gpu", "tp", "dtype", "kv-dtype", "attention", "router", "max-num-seqs", "max-num-batched-tokens",
-                       "vary", "pools", "reserve", "for", "day", "most-gpus", "most-kw", "inventory", "price"),
+                       "vary", "pools", "reserve", "for", "day", "growth", "most-gpus", "most-kw", "inventory", "price"),
     **{title: tuple(name for name in names if name.replace("-", "_") not in (*LEFT_OUT, "goodput", "fleet"))
        for title, names in OF_SIMULATE.items()},
     "Answer": ("compare", "plot", "emit", "quick", "within", "more-time", "workers", "progress", "seed", "out", "json"),
@@ -91,6 +91,12 @@ SECTIONS = {
         type=CURVE,
         metavar="NAME",
         help="Plan for the busiest hour of this rate curve, and say what every hour needs: servegen-day.",
+    ),
+    click.option(
+        "--growth",
+        type=click.FloatRange(1.0, 100.0, min_open=True),
+        metavar="TIMES",
+        help="Times the load in a year from now: say what each month needs, and what to reserve.",
     ),
     click.option("--most-gpus", type=click.IntRange(1, 16384), default=64, show_default=True, help="No deployment has more GPUs."),
     click.option("--inventory", type=STOCK, help="GPUs that there are: H100=16,L40S=24. Several scenarios share them in their order."),

@@ -9,12 +9,14 @@ import click
 
 from sim.planning.words import conclusion, named
 from sim.results.power import power_words
+from sim.specs.api_prices import api_price
 from simctl.text.heading import model_title
 from simctl.text.layout import aligned, fill
 
 if TYPE_CHECKING:
     from sim.planning.answer import PlanAnswer
     from sim.planning.front import Point
+    from sim.planning.growth import Month
     from sim.planning.race import RaceResult
 
 MOST_ROWS = 12
@@ -60,7 +62,19 @@ def print_answer(answer: PlanAnswer) -> None:
         for left, right in zip_longest(*sides, fillvalue=""):
             click.echo(f"{left}      {right}".rstrip())
         click.echo()
-    click.echo(fill(conclusion(plan) + _around(answer) + _whole_day(answer), later="   "))
+    if answer.year:
+        click.echo("\nMonth by month")
+        rows = [_month(i, month) for i, month in enumerate(answer.year.months, 1)]
+        for line in aligned(["month", "load", "count", "GPUs", "USD/hour"], rows, left=0):
+            click.echo(line)
+        click.echo()
+    year = f" {answer.year.text()}" if answer.year else ""
+    click.echo(fill(conclusion(plan) + _around(answer) + _whole_day(answer) + year, later="   "))
+
+
+def _month(number: int, month: Month) -> list[str]:
+    needs = ["too few", "", ""] if month.count is None else [str(month.count), str(month.gpus), f"{month.usd_per_hour:.2f}"]
+    return [str(number), f"{month.times:.2f} x", *needs]
 
 
 def _whole_day(answer: PlanAnswer) -> str:
@@ -100,6 +114,8 @@ def _around(answer: PlanAnswer) -> str:
         texts.append(f"{power_words(answer.power)}.")
     if answer.tokens:
         texts.append(f"{answer.tokens.text()}.")
+        if (api := api_price(answer.plan.choices[answer.plan.winner.choice].study.deployment.model.name)) is not None:
+            texts.append(f"{api.text()}.")
     if answer.ended:
         texts.append(f"{answer.ended.capitalize()} before the rest was known.")
     elif (found := answer.measurement) is not None:

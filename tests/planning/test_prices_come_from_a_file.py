@@ -11,6 +11,7 @@ OFFERS = """
 - {gpu: H100, usd_per_hour: 2.1, provider: cheap, date: 2026-11-02}
 - {gpu: H100, usd_per_hour: 0.9, provider: cheap, date: 2026-11-02, spot: true}
 - {gpu: L40S, usd_per_hour: 1, provider: dear, date: 2026-11-01}
+- {gpu: H100, usd_per_hour: 1.6, provider: cheap, date: 2026-11-02, reserved: true}
 """
 WRONG = {
     "gpu: H100": "must be a list of prices",
@@ -23,10 +24,11 @@ WRONG = {
 }
 
 
-def test_the_cheapest_that_lasts_counts(tmp_path, capsys):
+def test_the_cheapest_that_lasts_counts_and_a_term_is_apart(tmp_path, capsys):
     path = tmp_path / "prices.yaml"
     path.write_text(OFFERS)
-    assert prices_of([str(path), "L40S=0.8"])[0] == {"H100": 2.1, "L40S": 0.8}
+    lasting, _, reserved = prices_of([str(path), "L40S=0.8"])
+    assert (lasting, reserved) == ({"H100": 2.1, "L40S": 0.8}, {"H100": 1.6})
     said = capsys.readouterr().err
     assert "H100 2.1 USD/hour (cheap, 2026-11-02)" in said
     assert "1 spot prices are not used: they lack losses_per_hour" in said
