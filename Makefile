@@ -149,7 +149,7 @@ $(VLLM_VENV)/.sglang: $(VLLM_VENV)/.ready
 
 test-sglang: $(VLLM_VENV)/.sglang
 	$(VLLM_BIN)/python -m pytest -q -m sglang -p no:cacheprovider --hypothesis-show-statistics \
-	    tests/engine/test_radix_cache_equals_sglang.py tests/engine/test_decisions_equal_sglang.py
+	    tests/engine/test_radix_cache_equals_sglang.py tests/engine/test_decisions_equal_sglang.py tests/planning/test_emitted_arguments_parse_in_sglang.py
 
 # Published served results, a test set: error and coverage by card, engine and weight format.
 .PHONY: field

@@ -130,6 +130,7 @@ FLAGS: dict[str, dict[str, tuple[str, Reader]]] = {
         "schedule-policy": ("options", _option("schedule_policy", _text)),
         "max-prefill-tokens": ("options", _option("max_prefill_tokens", _count)),
         "cuda-graph-max-bs": ("options", _option("cuda_graph_max_bs", _count)),
+        "cuda-graph-max-bs-decode": ("options", _option("cuda_graph_max_bs", _count)),
         "ep-size": ("enable_expert_parallel", _several),
         "ep": ("enable_expert_parallel", _several),
     },

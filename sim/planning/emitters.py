@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sim.errors import UsageError
-from sim.planning.kubernetes import IMAGE, dynamo, kserve, kubernetes, llm_d
-from sim.planning.router_args import ROUTER_IMAGE, router_arguments, router_command
+from sim.planning.kubernetes import dynamo, kserve, kubernetes, llm_d
+from sim.planning.router_args import ROUTER_IMAGE, router_arguments, router_command, router_words
 from sim.planning.servers import PORT, Server, one_node, prefills, settings, startup_s, yaml_documents
 
 RESTART = "unless-stopped"
@@ -18,17 +18,17 @@ RAY_NAMES = ("V100", "T4", "L4", "L40S", "A100-40G", "A100-80G", "H100", "H200",
 
 
 def commands(servers: Sequence[Server]) -> Written:
-    """One `vllm serve` command a pool, and the router's."""
+    """One command a pool, and the router's."""
     lines = []
     for server in servers:
         lines.append(f"# {server.name}: {server.replicas} of these, each on {server.deployment.placed}")
         lines += [f"# {name}: {value}" for name, value in server.labels.items()]
-        lines.append(f"vllm serve {shlex.join(server.arguments)} --port {PORT}")
+        lines.append(shlex.join([*server.entrypoint, *server.arguments, *server.ending]))
     urls = {server.name: [f"http://{server.name}-{i}:{PORT}" for i in range(server.replicas)] for server in servers}
     said: list[str] = []
     if sum(server.replicas for server in servers) > 1 and (prefills(servers) or len(servers) == 1):
         arguments, said = router_arguments(servers, urls)
-        lines += ["# in front of them:", shlex.join(["vllm-router", *arguments])]
+        lines += ["# in front of them:", shlex.join([*router_words(servers), *arguments])]
     return "\n".join(lines) + "\n", said
 
 
@@ -47,8 +47,9 @@ def compose(servers: Sequence[Server]) -> Written:
             name, gpus = f"{server.name}-{i}", server.deployment.gpus
             devices = {"driver": "nvidia", "device_ids": [str(first + k) for k in range(gpus)], "capabilities": ["gpu"]}
             services[name] = {
-                "image": IMAGE,
-                "command": [*server.arguments, "--port", str(PORT)],
+                "image": server.image,
+                # vLLM's image starts with its own entry point, SGLang's with none
+                "command": [*([] if server.engine == "vllm" else server.entrypoint), *server.arguments, *server.ending],
                 "environment": {"HF_TOKEN": "${HF_TOKEN:-}", **({"VLLM_NIXL_SIDE_CHANNEL_HOST": name} if server.role != "serve" else {})},
                 "ipc": "host",
                 "restart": RESTART,
@@ -62,7 +63,7 @@ def compose(servers: Sequence[Server]) -> Written:
     said = ["Gated weights need HF_TOKEN in the environment."]
     if prefills(servers) or len(services) > 1 == len(servers):
         arguments, more = router_arguments(servers, urls)
-        front = {"image": ROUTER_IMAGE, "command": router_command(arguments), "ports": [f"{PORT}:{PORT}"], "restart": RESTART}
+        front = {"image": ROUTER_IMAGE, "command": router_command(servers, arguments), "ports": [f"{PORT}:{PORT}"], "restart": RESTART}
         services["router"] = front | {"depends_on": {name: {"condition": "service_healthy"} for name in services}}
         said += more
     else:
@@ -73,7 +74,7 @@ def compose(servers: Sequence[Server]) -> Written:
 
 def ray(servers: Sequence[Server]) -> Written:
     """A Ray Serve LLM configuration: an application a pool, or one of prefill and decode."""
-    one_node(servers, "ray")
+    one_node(servers, "ray", "vllm")
     said = ["Ray Serve routes by its own request router: power of two choices. HF_TOKEN stands in the cluster's environment."]
     configs = {server.name: _llm_config(server, said) for server in servers}
     if prefills(servers):

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sim.engine.versions import NEWEST
 from sim.planning.router_args import ROUTER_IMAGE, router_arguments, router_command
 from sim.planning.servers import PORT, Server, one_node, prefills, startup_s, storage_gib, yaml_documents
 
-IMAGE = f"vllm/vllm-openai:v{NEWEST}.0"
 DYNAMO_IMAGE = "nvcr.io/nvidia/ai-dynamo/vllm-runtime:1.6.1"
 SIDECAR_IMAGE = "ghcr.io/llm-d/llm-d-routing-sidecar:v0.4.0"
 SECRET = "hf-token"
@@ -38,7 +36,7 @@ def kubernetes(servers: Sequence[Server]) -> Written:
     said = [TOKEN_NOTE]
     if prefills(servers) or len(servers) == 1 < servers[0].replicas:
         arguments, more = router_arguments(servers, urls)
-        documents += _router(arguments)
+        documents += _router(router_command(servers, arguments))
         said += [*more, "The router is told its replicas by name: change both to scale."]
     return yaml_documents(documents), said
 
@@ -48,7 +46,7 @@ def _pod(server: Server, command: list[str], args: list[str], name: str = "vllm"
     gpus = {"nvidia.com/gpu": str(server.deployment.gpus)}
     container: dict[str, Any] = {
         "name": name,
-        "image": IMAGE,
+        "image": server.image,
         "command": command,
         "args": args,
         "env": [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": SECRET, "key": "HF_TOKEN", "optional": True}}}],
@@ -97,7 +95,7 @@ def _replicas(count: int, labels: dict[str, str], pod: dict[str, Any]) -> dict[s
 def _stateful_set(server: Server) -> dict[str, Any]:
     name = f"simctl-{server.name}"
     labels = {"app": name, "simctl/role": server.role}
-    pod = _pod(server, ["vllm", "serve"], [*server.arguments, "--port", str(PORT)])
+    pod = _pod(server, server.entrypoint, [*server.arguments, *server.ending], name=server.engine)
     spec = {"serviceName": name, "podManagementPolicy": "Parallel", **_replicas(server.replicas, labels, pod)}
     spec["volumeClaimTemplates"] = [{"metadata": {"name": "weights"}, "spec": _claim(server)}]
     return _object("apps/v1", "StatefulSet", name, spec, labels=labels, **_annotations([server]))
@@ -109,10 +107,10 @@ def _service(server: Server) -> dict[str, Any]:
     return _object("v1", "Service", name, {"clusterIP": "None", "selector": {"app": name}, "ports": ports})
 
 
-def _router(arguments: list[str]) -> list[dict[str, Any]]:
+def _router(command: list[str]) -> list[dict[str, Any]]:
     name = "simctl-router"
     labels, ports = {"app": name}, [{"containerPort": PORT, "name": "http"}]
-    container: dict[str, Any] = {"name": "router", "image": ROUTER_IMAGE, "command": router_command(arguments), "ports": ports}
+    container: dict[str, Any] = {"name": "router", "image": ROUTER_IMAGE, "command": command, "ports": ports}
     container |= {"readinessProbe": {**HEALTHY, "periodSeconds": 5}}
     service = {"selector": labels, "ports": [{"name": "http", "port": 80, "targetPort": "http"}]}
     deployment = _object("apps/v1", "Deployment", name, _replicas(1, labels, {"containers": [container]}), labels=labels)
@@ -121,7 +119,7 @@ def _router(arguments: list[str]) -> list[dict[str, Any]]:
 
 def kserve(servers: Sequence[Server]) -> Written:
     """LLMInferenceService objects: one, prefill inside of it, or one a pool. Its scheduler routes."""
-    one_node(servers, "kserve")
+    one_node(servers, "kserve", "vllm")
     groups = [servers] if prefills(servers) else [[server] for server in servers]
     documents = []
     for group in groups:
@@ -154,7 +152,7 @@ def _scheduler_note(servers: Sequence[Server]) -> str:
 
 def llm_d(servers: Sequence[Server]) -> Written:
     """A kustomization, Deployments with llm-d's labels, and the InferencePool that its endpoint picker serves."""
-    one_node(servers, "llm-d")
+    one_node(servers, "llm-d", "vllm")
     disaggregated = prefills(servers)
     documents = [_llm_d_deployment(server, disaggregated) for server in servers]
     names = list(dict.fromkeys(_pool_name(server, disaggregated) for server in servers))
@@ -201,7 +199,7 @@ def _inference_pool(name: str) -> dict[str, Any]:
 
 def dynamo(servers: Sequence[Server]) -> Written:
     """DynamoGraphDeployments: a frontend that routes and a worker, or prefill and decode workers; one a pool."""
-    one_node(servers, "dynamo")
+    one_node(servers, "dynamo", "vllm")
     groups = [servers] if prefills(servers) else [[server] for server in servers]
     router = servers[0].deployment.router
     mode = "kv" if router in PREFIX_AWARE else DYNAMO_MODES.get(router, "least-loaded")

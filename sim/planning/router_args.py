@@ -1,4 +1,4 @@
-"""Arguments of vllm-router, the proxy in front of several vLLM servers or between prefill and decode."""
+"""Arguments of vllm-router, the proxy in front of several vLLM servers or between prefill and decode; SGLang's router reads the same."""
 
 from __future__ import annotations
 
@@ -7,23 +7,27 @@ from collections.abc import Mapping, Sequence
 
 from sim.planning.servers import PORT, Server, startup_s
 
-RELEASE = "vllm-router==0.1.17"
+ROUTERS = {  # by engine: release, words that start it
+    "vllm": ("vllm-router==0.1.17", ["vllm-router"]),
+    "sglang": ("sglang-router==0.3.2", ["python3", "-m", "sglang_router.launch_router"]),
+}
 ROUTER_IMAGE = "python:3.12.11-slim-bookworm"
 POLICIES = {
     "round-robin": "round_robin",
     "random": "random",
     "power-of-two": "power_of_two",
-    "vllm-router": "cache_aware",
     "kubernetes-service": "random",
 }
-NEAREST = dict.fromkeys(("prefix-affinity", "lmetric", "unified", "sglang-router", "llm-d", "dynamo"), "cache_aware")  # others weigh load
+CACHE_AWARE = "cache_aware"  # either router's own, under the name of the router
+PREFIX_AWARE = ("prefix-affinity", "lmetric", "unified", "sglang-router", "vllm-router", "llm-d", "dynamo")  # others weigh load
 
 
 def router_arguments(servers: Sequence[Server], urls: Mapping[str, Sequence[str]]) -> tuple[list[str], list[str]]:
     """(arguments, what they cannot say), `urls` of the replicas by the server's name."""
     router = servers[0].deployment.router
-    policy = POLICIES.get(router) or NEAREST.get(router, "power_of_two")
-    said = [] if router in POLICIES else [f"vllm-router has no {router}: {policy} is its nearest, and has other latencies."]
+    front = f"{servers[0].engine}-router"
+    policy = POLICIES.get(router) or (CACHE_AWARE if router in PREFIX_AWARE else "power_of_two")
+    said = [] if router in (*POLICIES, front) else [f"{front} has no {router}: {policy} is its nearest, and has other latencies."]
     patience_s = max(startup_s(server) for server in servers)
     found = ["--host", "0.0.0.0", "--port", str(PORT), "--policy", policy, "--worker-startup-timeout-secs", str(patience_s)]
     if any(server.role == "prefill" for server in servers):
@@ -35,6 +39,12 @@ def router_arguments(servers: Sequence[Server], urls: Mapping[str, Sequence[str]
     return [*found, "--worker-urls", *(url for server in servers for url in urls[server.name])], said
 
 
-def router_command(arguments: Sequence[str]) -> list[str]:
+def router_words(servers: Sequence[Server]) -> list[str]:
+    """The words that start the router of these servers' engine."""
+    return ROUTERS[servers[0].engine][1]
+
+
+def router_command(servers: Sequence[Server], arguments: Sequence[str]) -> list[str]:
     """The router in a plain Python image."""
-    return ["sh", "-c", f"pip install --quiet {RELEASE} && exec vllm-router {shlex.join(arguments)}"]
+    release, words = ROUTERS[servers[0].engine]
+    return ["sh", "-c", f"pip install --quiet {release} && exec {shlex.join([*words, *arguments])}"]

@@ -1,4 +1,4 @@
-"""Servers of a plan: equal replicas, and the `vllm serve` arguments that start each."""
+"""Servers of a plan: equal replicas, and the arguments of `vllm serve` or `sglang.launch_server` that start each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sim.deployment.memory import resident_weight_bytes
+from sim.engine.versions import NEWEST
 from sim.errors import UsageError
+from sim.planning import sglang_args
 from sim.specs.linear_kernels import AUTO
 from sim.specs.stored import stored
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from sim.study.fleet_spec import PoolSpec
 
 PORT = 8000
+IMAGES = {"vllm": f"vllm/vllm-openai:v{NEWEST}.0", "sglang": sglang_args.IMAGE}
 DEFAULT_ROUTER = "round-robin"
 SIXTEEN_BYTES = 2.0
 DOWNLOAD_BYTES_PER_S, LOADING_S = 50e6, 1800
@@ -44,6 +47,26 @@ class Server:
         return found | ({} if router == DEFAULT_ROUTER else {"simctl/router": router})
 
     @property
+    def engine(self) -> str:
+        return self.deployment.limits.engine
+
+    @property
+    def image(self) -> str:
+        return IMAGES[self.engine]
+
+    @property
+    def entrypoint(self) -> list[str]:
+        """The words before the model."""
+        if self.engine == "sglang":
+            return ["python3", "-m", "sglang.launch_server", "--model-path"]
+        return ["vllm", "serve"]
+
+    @property
+    def ending(self) -> list[str]:
+        """Where it listens; SGLang does so on loopback alone, if nothing is said."""
+        return [*(["--host", "0.0.0.0"] if self.engine == "sglang" else []), "--port", str(PORT)]
+
+    @property
     def model(self) -> str:
         return self.arguments[0]
 
@@ -53,16 +76,20 @@ class Server:
 
 
 def serve_arguments(pool: PoolSpec) -> list[str]:
-    """Arguments of `vllm serve`, every limit that the simulation took written out. Raises UsageError for what vLLM does not have."""
+    """The model and the engine's flags, every limit that the simulation took written out. UsageError for what no flag of it sets."""
     from sim.errors import SimctlError
     from sim.study.deployment import plan_engine
 
     d = pool.deployment
     limits, precision = d.limits, d.precision
-    if limits.engine != "vllm":
-        raise UsageError(f"--emit writes what starts vLLM, not {limits.engine}")
-    if limits.attention.kind != "dense" or limits.attention.placement != "hbm" or limits.draft or limits.options:
-        raise UsageError("--emit knows dense attention in HBM, and no drafts or engine options")
+    if limits.engine not in IMAGES:
+        raise UsageError(f"--emit writes what starts {' or '.join(IMAGES)}, not {limits.engine}")
+    if limits.attention.kind != "dense" or limits.attention.placement != "hbm" or limits.draft:
+        raise UsageError("--emit knows dense attention in HBM, and no drafts")
+    if limits.engine == "sglang":
+        sglang_args.check(pool)
+    elif limits.options:
+        raise UsageError("--emit knows no engine options of vLLM")
     try:
         config = plan_engine(d)[0]
     except (SimctlError, UsageError):  # does not fit: it will not win
@@ -75,7 +102,9 @@ def serve_arguments(pool: PoolSpec) -> list[str]:
     elif precision.weights == "fp8":
         found += ["--quantization", "fp8"]
     if precision.kv not in SIXTEEN:  # also where the checkpoint asks for it: saying it twice is no harm
-        found += ["--kv-cache-dtype", precision.kv]
+        found += ["--kv-cache-dtype", precision.kv if limits.engine == "vllm" else "fp8_e4m3"]
+    if limits.engine == "sglang":
+        return found + sglang_args.flags(pool, config)
     seqs, budget = d.batch_limits()
     found += ["--tensor-parallel-size", str(d.tp)]
     found += ["--pipeline-parallel-size", str(d.parallel.pp)] if d.parallel.pp > 1 else []
@@ -110,9 +139,11 @@ def repository(source: str, name: str) -> str:
     return found[1] if found else name
 
 
-def one_node(servers: Sequence[Server], kind: str) -> None:
-    """Raises UsageError for a replica of more GPUs than a node has: no pod or container spans nodes."""
+def one_node(servers: Sequence[Server], kind: str, *engines: str) -> None:
+    """Raises UsageError for a replica of more GPUs than a node has: no pod or container spans nodes; and for other engines than these."""
     for server in servers:
+        if engines and server.engine not in engines:
+            raise UsageError(f"--emit {kind} starts {' or '.join(engines)}, not {server.engine}: --emit vllm, compose and k8s start both")
         d = server.deployment
         if d.links.nodes(d.gpus) > 1:
             raise UsageError(f"--emit {kind} writes replicas of one node; {d.gpus} GPUs are more: --emit vllm has the command")

@@ -140,7 +140,7 @@ def test_a_command_for_each_pool_with_the_answer_above():
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (("--engine", "sglang"), "--emit writes what starts vLLM, not sglang"),
+        (("--engine", "llamacpp"), "--emit writes what starts vllm or sglang, not llamacpp"),
         (("--attention", "blocks:32"), "--emit knows dense attention in HBM"),
     ],
 )

@@ -77,6 +77,35 @@ def test_the_same_deployment(kind, replicas, gpu, tp, parallel, limits, tmp_path
     assert serve_arguments(PoolSpec(found)) == server.arguments
 
 
+@pytest.mark.parametrize("kind", ["vllm", "compose", "k8s"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"tp": 2, "dtype": "fp8", "kv_dtype": "fp8", "max_num_seqs": 64, "max_model_len": 4096, "gpu_memory_utilization": 0.7},
+        {"enable_prefix_caching": False, "enforce_eager": True, "options": {"schedule_policy": "lpm", "overlap_schedule": False}},
+        {"block_size": 1, "max_num_batched_tokens": 2048, "router": "sglang-router", "options": {"cuda_graph_max_bs": 128}},
+    ],
+)
+def test_sglang_is_read_back(kind, given, tmp_path):
+    server = server_of(2, gpu="H100", engine="sglang", **given)
+    found = read_back(kind, server, tmp_path / "deployment")
+    assert (found.limits.engine, found.replicas, found.tp, found.router) == ("sglang", 2, server.deployment.tp, server.deployment.router)
+    assert serve_arguments(PoolSpec(found)) == server.arguments
+
+
+@pytest.mark.parametrize("kind", sorted({*KINDS} - {"vllm", "compose", "k8s"}))
+def test_a_format_that_starts_no_sglang_says_so(kind):
+    with pytest.raises(UsageError, match="starts vllm, not sglang"):
+        KINDS[kind]([server_of(1, gpu="H100", engine="sglang")])
+
+
+def test_what_no_flag_of_sglang_sets_is_refused():
+    for stray in ({"num_gpu_blocks": 5000, "max_model_len": 4096}, {"options": {"clip_new_tokens": 9}}, {"parallel": Parallel(1, 2)}):
+        with pytest.raises(UsageError, match="--emit"):
+            server_of(1, gpu="H100", engine="sglang", **stray)
+
+
 def test_the_command_offers_every_format():
     assert tuple(KINDS) == EMITS
 
