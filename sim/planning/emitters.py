@@ -23,13 +23,27 @@ def commands(servers: Sequence[Server]) -> Written:
     for server in servers:
         lines.append(f"# {server.name}: {server.replicas} of these, each on {server.deployment.placed}")
         lines += [f"# {name}: {value}" for name, value in server.labels.items()]
-        lines.append(shlex.join([*server.entrypoint, *server.arguments, *server.ending]))
+        lines += _lines_of(server)
     urls = {server.name: [f"http://{server.name}-{i}:{PORT}" for i in range(server.replicas)] for server in servers}
     said: list[str] = []
     if sum(server.replicas for server in servers) > 1 and (prefills(servers) or len(servers) == 1):
         arguments, said = router_arguments(servers, urls)
         lines += ["# in front of them:", shlex.join([*router_words(servers), *arguments])]
     return "\n".join(lines) + "\n", said
+
+
+def _lines_of(server: Server) -> list[str]:
+    """The command of a replica, on each of its nodes where it has several."""
+    words, nodes = [*server.entrypoint, *server.arguments], server.deployment.links.nodes(server.deployment.gpus)
+    if nodes == 1:
+        return [shlex.join([*words, *server.ending])]
+    first = f"{server.name}-node-0"
+    meet = ["--master-addr", first] if server.engine == "vllm" else ["--dist-init-addr", f"{first}:{PORT - 1}"]
+    found = [f"# of each: one command on each of {nodes} nodes, of which the first is called {first}"]
+    for rank in range(nodes):
+        quiet = ["--headless"] if rank and server.engine == "vllm" else []
+        found.append(shlex.join([*words, "--nnodes", str(nodes), "--node-rank", str(rank), *meet, *(quiet or server.ending)]))
+    return found
 
 
 def compose(servers: Sequence[Server]) -> Written:

@@ -175,6 +175,7 @@ def read_server(name: str, documents: Sequence[Any]) -> Found:
 
 
 def _server(name: str, servers: Sequence[tuple[str, list[str]]], found: Found) -> Found:
+    servers = [each for each in servers if not _follows(each[1])] or servers
     engine, words = servers[0]
     if engine not in FLAGS:
         raise UsageError(f"{name}: {NOT_SIMULATED[engine]}")
@@ -193,6 +194,11 @@ def _server(name: str, servers: Sequence[tuple[str, list[str]]], found: Found) -
         _slots(found)
     _check_gpus(found)
     return found
+
+
+def _follows(words: Sequence[str]) -> bool:
+    """Whether these are the words of a further node of a replica, whose first one has them, too."""
+    return re.search(r"--node-rank[ =][1-9]", " ".join(words)) is not None
 
 
 def _settled(name: str, found: Found) -> None:

@@ -1,12 +1,16 @@
 """What `simctl plan --emit vllm` prints is taken by the argument parser of `vllm serve`, value by value."""
 
+import shlex
 from importlib import import_module
 
 import pytest
 
+from sim.planning.emitters import commands
+from sim.planning.servers import Server, serve_arguments
 from sim.planning.servers import repository as repository_of
-from sim.planning.servers import serve_arguments
-from sim.study.deployment import plan_engine
+from sim.specs.parallel import Parallel
+from sim.study.deployment import Deployment, plan_engine
+from sim.study.fleet_spec import PoolSpec
 from tests.planning.emits import DEPLOYMENTS, pool_of
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
@@ -59,3 +63,12 @@ def test_every_argument_is_known_and_has_its_value(name, parser):
     if limits.prefill_schedule_interval > 1:
         assert parsed.prefill_schedule_interval == limits.prefill_schedule_interval
     assert (parsed.kv_transfer_config is not None) == (pool.role != "serve")
+
+
+def test_the_commands_of_two_nodes_parse(parser):
+    d = Deployment.of("Llama-3.1-8B", "H100", tp=8, parallel=Parallel(2, 1))
+    text = commands([Server("vllm", "serve", 1, d, serve_arguments(PoolSpec(d)))])[0]
+    lines = [shlex.split(line)[3:] for line in text.splitlines() if line.startswith("vllm serve")]
+    parsed = [parser.parse_args(words) for words in lines]
+    assert [(each.nnodes, each.node_rank, each.headless) for each in parsed] == [(2, 0, False), (2, 1, True)]
+    assert {each.master_addr for each in parsed} == {"vllm-node-0"}

@@ -172,3 +172,14 @@ def test_a_split_by_length_is_read_back_with_its_threshold(kind, tmp_path):
 @pytest.mark.parametrize("router", ROUTERS)
 def test_the_router_is_read_back(kind, router, tmp_path):
     assert read_back(kind, server_of(2, gpu="H100", router=router), tmp_path / "deployment").router == router
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_replica_of_two_nodes_is_a_command_on_each(engine, tmp_path):
+    given = {} if engine == "sglang" else {"parallel": Parallel(2, 1)}
+    server = server_of(2, gpu="H100", engine=engine, tp=8 if given else 16, **given)
+    text = KINDS["vllm"]([server])[0]
+    assert [text.count(f"--nnodes 2 --node-rank {rank}") for rank in range(3)] == [1, 1, 0]
+    found = read_back("vllm", server, tmp_path / "deployment")
+    assert (found.replicas, found.gpus) == (2, 16)
+    assert serve_arguments(PoolSpec(found)) == server.arguments
