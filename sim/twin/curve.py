@@ -20,6 +20,7 @@ from sim.workload.workload import Workload
 Floats = NDArray[np.float64]
 LOADS = (0.02, 0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 0.95)  # of the most requests that the replica finishes
 REQUESTS, NEAR_FULL, WAVES = 400, 0.75, 2  # requests of a point, four times as many near the capacity; of a closed loop, times its clients
+MOST_LEFT = 0.01  # share of a prompt that is computed even where all is found
 CLIENTS = 2  # step of closed loops, up to the batch cap
 STATISTICS = ("mean", "std", "median", "p90", "p95", "p99")
 METRICS = ("ttft", "tpot", "e2el")
@@ -37,6 +38,7 @@ class LatencyCurve:
     capacity_per_s: float
     decoding: Floats  # mean number of requests that decode, ascending, in closed loops
     tpot: Mapping[str, Floats]  # "mean" and "median" TPOT in ms there
+    cached_share: float = 0.0  # of the prompt tokens, found in the prefix cache
 
     def at(self, figure: str, rate_per_s: float | Floats) -> Floats:
         """The figure in ms, log-linear between rates; at the capacity and beyond, that of a replica just below it."""
@@ -57,18 +59,35 @@ class LatencyCurve:
         """Whether the queue of such a server grows without end."""
         return np.asarray(np.asarray(rate_per_s) * slowness > self.capacity_per_s)
 
-    def serves(self, prompt_tokens: float, output_tokens: float, within: float = 0.1) -> bool:
-        """Whether the lengths are those of the curve to this share."""
-        pairs = ((prompt_tokens, self.prompt_tokens), (output_tokens, self.output_tokens))
+    def serves(self, prompt_tokens: float, output_tokens: float, within: float = 0.1, cached_share: float = 0.0) -> bool:
+        """Whether the lengths, and what prefill is left of the prompts, are those of the curve to this share."""
+        left = (1.0 - cached_share, max(1.0 - self.cached_share, MOST_LEFT))
+        pairs = (left, (prompt_tokens, self.prompt_tokens), (output_tokens, self.output_tokens))
         return all(math.isnan(seen) or abs(seen / mine - 1.0) <= within for seen, mine in pairs)
 
 
 def latency_curve(
-    deployment: Deployment, rates: RateDraws, host: HostRates, prompt_tokens: float, output_tokens: float, length_cv: float = 0.0
+    deployment: Deployment,
+    rates: RateDraws,
+    host: HostRates,
+    prompt_tokens: float,
+    output_tokens: float,
+    length_cv: float = 0.0,
+    cached_share: float = 0.0,
 ) -> LatencyCurve:
-    """Simulate one replica at LOADS of its capacity, at the median rates. UsageError where the lengths do not fit."""
+    """Simulate one replica at LOADS of its capacity, at the median rates. UsageError where the lengths do not fit.
 
-    lengths = {"input_len": max(1, round(prompt_tokens)), "output_len": max(1, round(output_tokens)), "length_cv": length_cv}
+    `cached_share` of the mean prompt is a beginning that all share, found in the prefix cache but for the first time.
+    """
+    if deployment.limits.enable_prefix_caching is False:
+        cached_share = 0.0
+    shared = round(prompt_tokens * cached_share)
+    lengths = {
+        "prefix_len": shared,
+        "input_len": max(1, round(prompt_tokens - shared)),
+        "output_len": max(1, round(output_tokens)),
+        "length_cv": length_cv,
+    }
 
     def figures_of(count: int, rate_per_s: float = math.inf, clients: int | None = None) -> dict[str, float | int]:
         load = Workload.drawn(count, request_rate=rate_per_s, max_concurrency=clients, **lengths)  # type: ignore[arg-type]
@@ -89,4 +108,5 @@ def latency_curve(
         capacity,
         np.maximum.accumulate(np.array(decoding, float)),
         {name: np.array([float(each[f"{name}_tpot_ms"]) for each in loops]) for name in ("mean", "median")},
+        cached_share,
     )

@@ -26,6 +26,8 @@ COUNTERS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "vllm": {"prompt_tokens": ("prompt_tokens",), "output_tokens": ("generation_tokens",), "finished": ("request_success",)},
     "sglang": {"prompt_tokens": ("prompt_tokens",), "output_tokens": ("generation_tokens",), "finished": ("num_requests",)},
 }
+# Prompt tokens found in a prefix cache, and those looked for; servers without one lack them
+CACHED = {"vllm": ("prefix_cache_hits", "prefix_cache_queries"), "sglang": ("cached_tokens", "prompt_tokens")}
 TPOT = ("request_time_per_output_token_seconds", "time_per_output_token_seconds", "inter_token_latency_seconds")
 HISTOGRAMS = {"ttft_s": ("time_to_first_token_seconds",), "tpot_s": TPOT, "e2el_s": ("e2e_request_latency_seconds",)}
 
@@ -58,6 +60,20 @@ class Histogram:
             low, before = (bound if math.isfinite(bound) else low), count
         return math.nan
 
+    def bucket_s(self, share: float) -> tuple[float, float]:
+        """The bounds between which the quantile lies."""
+        low = 0.0
+        for bound, count in zip(self.bounds, self.counts, strict=True):
+            if count >= share * self.count:
+                return low, bound
+            low = bound
+        return low, math.inf
+
+    def __add__(self, other: Histogram) -> Histogram:
+        """Both, of the same bounds."""
+        counts = tuple(a + b for a, b in zip(self.counts, other.counts, strict=True))
+        return Histogram(self.bounds, counts, self.total_s + other.total_s)
+
     def __sub__(self, earlier: Histogram) -> Histogram:
         """Observations after `earlier`, of the same bounds."""
         counts = tuple(a - b for a, b in zip(self.counts, earlier.counts, strict=True))
@@ -75,6 +91,7 @@ class Snapshot:
     kv_share: float
     counters: Mapping[str, float]
     histograms: Mapping[str, Histogram]
+    cached: tuple[float, float] | None = None  # prompt tokens found and looked for in the prefix cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +109,7 @@ class ScrapeWindow:
     queued: float  # least of both ends: who waits for the next iteration alone does not queue
     kv_share: float
     latency: Mapping[str, Histogram] = field(default_factory=dict)
+    cached_share: float = 0.0  # of the prompt tokens, 0 where the metrics do not say
 
     @property
     def seconds(self) -> float:
@@ -121,6 +139,7 @@ def read_snapshot(text: str, at_s: float) -> Snapshot:
 
     gauges = {ours: sum(v for _, v in found(theirs, ours)) for ours, theirs in GAUGES[engine].items()}
     shares = next((rows for name in SHARES[engine] if (rows := series.get(f"{engine}:{name}"))), [])
+    looked = [series.get(f"{engine}:{name}_total", series.get(f"{engine}:{name}", [])) for name in CACHED[engine]]
     return Snapshot(
         at_s,
         engine,
@@ -130,6 +149,7 @@ def read_snapshot(text: str, at_s: float) -> Snapshot:
         histograms={
             ours: _histogram(found(theirs, ours, "_bucket"), _sum_of(series, engine, theirs)) for ours, theirs in HISTOGRAMS.items()
         },
+        cached=(sum(v for _, v in looked[0]), sum(v for _, v in looked[1])) if all(looked) else None,
     )
 
 
@@ -156,7 +176,14 @@ def window_between(earlier: Snapshot, later: Snapshot) -> ScrapeWindow | None:
         queued=min(earlier.waiting, later.waiting),
         kv_share=later.kv_share,
         latency=latency,
+        cached_share=_share_between(earlier.cached, later.cached),
     )
+
+
+def _share_between(earlier: tuple[float, float] | None, later: tuple[float, float] | None) -> float:
+    if earlier is None or later is None or later[1] <= earlier[1]:
+        return 0.0
+    return min(max((later[0] - earlier[0]) / (later[1] - earlier[1]), 0.0), 1.0)
 
 
 def _series(text: str) -> dict[str, list[tuple[str, float]]]:

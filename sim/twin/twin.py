@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -13,12 +15,13 @@ from sim.slo import Condition
 from sim.twin.curve import LatencyCurve
 from sim.twin.forecast import Forecast, Trend, forecast, trend_of
 from sim.twin.level import PRIOR_SD, Level, Scatter, noise_sd
-from sim.twin.prometheus import ScrapeWindow, Snapshot, window_between
+from sim.twin.prometheus import Histogram, ScrapeWindow, Snapshot, window_between
 
 SILENT_AFTER = 3  # scrapes without an answer
 OUTSIDE_AFTER = 2  # windows in a row
 LEARNT = 3  # windows before alerts about a server
 KEPT_S = 3600.0
+SEEN_S = 300.0  # of what is seen of the SLO
 ALERT_LEVEL = 0.99
 PRINTED_LEVEL = 0.9  # of the interval that is printed
 EXACT = 1.01  # half the bucket that stands for a mean
@@ -67,6 +70,18 @@ class SeenLatency:
 
 
 @dataclass(frozen=True, slots=True)
+class SeenSlo:
+    """A condition as all servers' metrics of the last SEEN_S have it: a mean, or the bucket of a quantile.
+
+    `holds` None where the limit lies inside the bucket.
+    """
+
+    condition: str
+    between_ms: tuple[float, float]
+    holds: bool | None
+
+
+@dataclass(frozen=True, slots=True)
 class TwinReport:
     """One turn: the load, what was seen of each server beside its prediction, forecast and alerts. `to_dict` is plain JSON."""
 
@@ -82,6 +97,14 @@ class TwinReport:
     forecast: Forecast | None
     alerts: Sequence[str]
     warned: bool = False  # the SLO has been likely to break for a while
+    cached_share: float = 0.0  # of the prompt tokens, found in prefix caches
+    slo: Sequence[SeenSlo] = ()
+
+    @property
+    def disagrees(self) -> bool:
+        """Whether the forecast has the SLO broken now where all of it is seen to hold."""
+        broken = self.forecast is not None and self.forecast.after_s == 0 and self.forecast.chance > LIKELY
+        return broken and bool(self.slo) and all(each.holds for each in self.slo)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers; nan becomes null."""
@@ -93,12 +116,12 @@ class TwinReport:
 
 
 class Twin:
-    """State of all servers. `curve_for(prompt, output)` simulates a replica for lengths; it is asked again when they change by a tenth."""
+    """State of all servers. `curve_for(prompt, output, cached_share)` simulates a replica, again when these change by a quarter."""
 
     def __init__(
         self,
         urls: Sequence[str],
-        curve_for: Callable[[float, float], LatencyCurve],
+        curve_for: Callable[[float, float, float], LatencyCurve],
         conditions: Sequence[Condition] = (),
         horizon_s: float = 1200.0,
     ) -> None:
@@ -108,8 +131,15 @@ class Twin:
         self.windows: deque[tuple[float, float, float]] = deque()  # end, seconds, arrivals at all servers
         self._curve_for, self._conditions, self._horizon_s = curve_for, tuple(conditions), horizon_s
         self._prompt = self._output = math.nan
+        self._cached = 0.0
+        self._latencies: deque[tuple[float, Mapping[str, Histogram]]] = deque()
         self._likely_since_s = math.inf
         self._warned = False
+
+    def watch(self, urls: Sequence[str]) -> None:
+        """Follow these servers from now on; what was learnt of those that stay is kept."""
+        known = {server.url: server for server in self.servers}
+        self.servers = [known.get(url, TwinServer(url)) for url in urls]
 
     def observe(self, at_s: float, scrapes: Sequence[Snapshot | str]) -> TwinReport:
         """Take one scrape of every server, or why there is none, and say what is known then."""
@@ -125,6 +155,9 @@ class Twin:
             while self.windows[0][0] < at_s - KEPT_S:
                 self.windows.popleft()
             self.trend = trend_of(*zip(*self.windows, strict=True))
+            self._latencies += [(at_s, window.latency) for window in windows.values()]
+            while self._latencies[0][0] < at_s - SEEN_S:
+                self._latencies.popleft()
         seen = {s.url: self._learn(s, windows[s.url], alerts) for s in self.servers if s.url in windows and self.curve}
         up = [server for server in self.servers if server.up]
         ahead = None
@@ -145,7 +178,22 @@ class Twin:
             ahead,
             alerts,
             self._warned,
+            self._cached,
+            [each for condition in self._conditions if (each := self._seen_slo(condition)) is not None],
         )
+
+    def _seen_slo(self, condition: Condition) -> SeenSlo | None:
+        """None where nothing was seen of it, or servers count in different buckets."""
+        statistic, metric, _ = condition.figure.split("_")
+        found = [latency[f"{metric}_s"] for _, latency in self._latencies]
+        if len({each.bounds for each in found}) != 1 or not sum(each.count for each in found):
+            return None
+        whole = functools.reduce(operator.add, found)
+        share = {"median": 0.5}.get(statistic) or (float(statistic[1:]) / 100 if statistic != "mean" else None)
+        low, high = (whole.mean_s, whole.mean_s) if share is None else whole.bucket_s(share)
+        between = (low * 1e3, high * 1e3)
+        holds = True if between[1] <= condition.limit else False if between[0] >= condition.limit else None
+        return SeenSlo(condition.text, between, holds)
 
     def _warn(self, at_s: float, ahead: Forecast, alerts: list[str]) -> None:
         """Tell once that the SLO is likely to break soon, when that has been so for WARNED_AFTER_S."""
@@ -162,8 +210,9 @@ class Twin:
         total = sum(n for *_, n in pairs)
         self._prompt = sum(p * n for p, _, n in pairs) / total
         self._output = sum(o * n for _, o, n in pairs) / total
-        if self.curve is None or not self.curve.serves(self._prompt, self._output, 0.25):
-            self.curve = self._curve_for(self._prompt, self._output)
+        self._cached = sum(w.cached_share * w.finished for w in windows) / sum(w.finished for w in windows)
+        if self.curve is None or not self.curve.serves(self._prompt, self._output, 0.25, self._cached):
+            self.curve = self._curve_for(self._prompt, self._output, self._cached)
 
     def _learn(self, server: TwinServer, window: ScrapeWindow, alerts: list[str]) -> list[SeenLatency]:
         """Predict the window, compare, then learn from it."""
@@ -190,7 +239,8 @@ class Twin:
             if found.count < 1:
                 continue
             expected_sd = noise_sd(curve, metric, rate * slow, found.count)
-            scatter, bucket_ms = server.scatter[metric], _bucket_ms(found)
+            scatter, (low_s, high_s) = server.scatter[metric], found.bucket_s(0.5)
+            bucket_ms = (low_s * 1e3, high_s * 1e3)
             sd = expected_sd * scatter.scale
             of_mean = server.first_token if metric == "ttft" else level
             seen = metric, found.quantile_s(0.5) * 1e3, bucket_ms
@@ -236,12 +286,3 @@ def _step(server: TwinServer, scrape: Snapshot | str, alerts: list[str]) -> Scra
     elif back:
         alerts.append(f"{server.url}: answers again")
     return window
-
-
-def _bucket_ms(found: Any) -> tuple[float, float]:
-    wanted, low = found.count / 2, 0.0
-    for bound, count in zip(found.bounds, found.counts, strict=True):
-        if count >= wanted:
-            return low * 1e3, bound * 1e3
-        low = bound
-    return low * 1e3, math.inf

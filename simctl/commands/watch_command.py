@@ -21,6 +21,7 @@ from simctl.options.shared_options import deployment_options, host_option, limit
 from simctl.report.serve import LOOPBACK
 from simctl.watch.follow import follow
 from simctl.watch.live import History, serve_history
+from simctl.watch.targets import urls_of
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -33,9 +34,15 @@ SHORTEST_TOKEN = 16  # characters
 
 
 @click.command("watch", cls=Sectioned, sections={})
-@click.argument("urls", nargs=-1, required=True, metavar="URL...")
+@click.argument("urls", nargs=-1, metavar="URL...")
 @deployment_options
 @limit_options
+@click.option(
+    "--targets",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Instead of URLs, read anew each time: targets as Prometheus discovers them.",
+)
 @click.option("--plan", "plan_file", type=click.Path(exists=True, path_type=Path), help="Deployment and SLO of what plan -o wrote.")
 @click.option("--slo", "slos", multiple=True, help='What must hold, as "ttft:p95<2s tpot:p95<50ms". Without it nothing is forecast.')
 @click.option("--every", type=click.FloatRange(1, 3600), default=15.0, show_default=True, help="Seconds between scrapes.")
@@ -65,12 +72,18 @@ def command(urls: tuple[str, ...], slos: tuple[str, ...], **options: Any) -> Non
     """
     from sim.twin.twin import Twin
 
-    servers = [_checked(url, options["api_key_env"], options["headers"]) for url in urls]
+    if bool(urls) == (options["targets"] is not None):
+        raise UsageError("which servers? give their URLs, or --targets FILE")
+
+    def found() -> list[tuple[str, dict[str, str]]]:
+        return [_checked(url, options["api_key_env"], options["headers"]) for url in urls or urls_of(options["targets"])]
+
+    servers = found()
     if len(set(urls)) < len(urls):
         raise UsageError("a URL is given twice")
     if options["gpu"] is None and options["plan_file"] is None:
         raise UsageError("what serves there? give --gpu NAME, or --plan FILE")
-    deployment, slos, options = _planned(options, slos, len(urls)) if options["plan_file"] else (deployment_of(options), slos, options)
+    deployment, slos, options = _planned(options, slos, len(servers)) if options["plan_file"] else (deployment_of(options), slos, options)
     twin = Twin([url for url, _ in servers], _curve_for(deployment, options), _conditions(slos), options["horizon"] * 60.0)
     trace, history, page = writable(options["trace"]), History(" ".join(slos)), None
     bind, token, tls = _page_settings(options)
@@ -78,7 +91,7 @@ def command(urls: tuple[str, ...], slos: tuple[str, ...], **options: Any) -> Non
         page = serve_history(history, options["port"], options["every"], bind, token, tls)
         click.echo(f"http{'s' if tls else ''}://{f'[{bind}]' if ':' in bind else bind}:{page.server_address[1]}/", err=True)
     try:
-        follow(twin, servers, options, trace, history)
+        follow(twin, servers, options, trace, history, found if options["targets"] else None)
     except KeyboardInterrupt:
         click.echo("ended", err=True)
     finally:
@@ -140,16 +153,16 @@ def _planned(options: dict[str, Any], slos: tuple[str, ...], servers: int) -> tu
     return study.deployment, slos, options | {name: asked[name] for name in taken} | {"random_length_cv": cv}
 
 
-def _curve_for(deployment: Deployment, options: dict[str, Any]) -> Callable[[float, float], LatencyCurve]:
+def _curve_for(deployment: Deployment, options: dict[str, Any]) -> Callable[[float, float, float], LatencyCurve]:
     """Simulates a replica for lengths; its rates are loaded when they are first needed."""
     on = host_of(options)
 
-    def curve_for(prompt: float, output: float) -> LatencyCurve:
+    def curve_for(prompt: float, output: float, cached_share: float) -> LatencyCurve:
         from sim import RateSource
         from sim.twin.curve import latency_curve
 
         rates, host = RateSource(options["posterior"], host_scale=on, seed=options["seed"]).of(deployment, draws=1000)
-        return latency_curve(deployment, rates, host, prompt, output, options["random_length_cv"])
+        return latency_curve(deployment, rates, host, prompt, output, options["random_length_cv"], cached_share)
 
     return curve_for
 

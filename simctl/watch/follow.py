@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from sim.errors import UsageError
 from simctl.watch.live import History
 from simctl.watch.load_trace import LoadTrace
 from simctl.watch.scrape import scrape_all
@@ -20,11 +22,22 @@ if TYPE_CHECKING:
 MOST_PATIENCE_S = 5.0
 
 
-def follow(twin: Twin, servers: list[tuple[str, dict[str, str]]], options: dict[str, Any], trace: Path | None, history: History) -> None:
-    """Until Ctrl-C, or until --for is over. Reports go to stdout, arrivals to `trace`."""
+Servers = list[tuple[str, dict[str, str]]]
+
+
+def follow(
+    twin: Twin, servers: Servers, options: dict[str, Any], trace: Path | None, history: History, again: Callable[[], Servers] | None = None
+) -> None:
+    """Until Ctrl-C, or until --for is over. Reports go to stdout, arrivals to `trace`. `again` says each time who serves now."""
     began, every, turn = time.monotonic(), options["every"], 0
     load = LoadTrace(trace)
     while True:
+        if again is not None and turn:
+            try:
+                servers = again()
+                twin.watch([url for url, _ in servers])
+            except UsageError as error:
+                click.echo(f"{time.strftime('%H:%M:%S')}  {error}; the servers of before are watched", err=True)
         now = time.monotonic() - began
         report = twin.observe(now, scrape_all(servers, now, min(MOST_PATIENCE_S, every)))
         clock = time.strftime("%H:%M:%S")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 
 from sim.twin.forecast import MOST_ADDED, SAFE, Forecast
-from sim.twin.twin import SeenLatency, TwinReport
+from sim.twin.twin import SEEN_S, SeenLatency, SeenSlo, TwinReport
+
+SLO = {True: "holds", False: "BROKEN", None: "at its limit"}
 
 
 def lines_of(report: TwinReport, clock: str, servers: int) -> list[str]:
@@ -13,14 +15,25 @@ def lines_of(report: TwinReport, clock: str, servers: int) -> list[str]:
     load = f"{clock}  {report.servers_up} of {servers} up"
     if math.isfinite(report.rate_per_s):
         load += f", {report.rate_per_s:.3g} requests/s, {report.running:.0f} running, {report.waiting:.0f} waiting"
+        load += f", {100 * report.cached_share:.0f} % of prompts cached" if report.cached_share >= 0.005 else ""
     lines = [load]
     for url, seen in report.seen.items():
         low, median, high = report.slowness[url]
         lines.append(f"  {url}: takes {median:.2f}x [{low:.2f}-{high:.2f}] of the simulated time")
         lines += [f"    {_seen(row)}" for row in seen]
+    if report.slo:
+        lines.append(f"  seen in {SEEN_S / 60:.0f} min: " + "; ".join(_slo(each) for each in report.slo))
     if report.forecast:
         lines.append(f"  {said(report.forecast)}")
+    if report.disagrees:
+        lines.append("  the forecast and what is seen disagree: the servers do better than their twin")
     return lines + [f"  ALERT {alert}" for alert in report.alerts]
+
+
+def _slo(row: SeenSlo) -> str:
+    low, high = row.between_ms
+    where = f"{low:.3g}" if low == high else f"{low:.3g}-{high:.3g}"
+    return f"{row.condition} {where} ms, {SLO[row.holds]}"
 
 
 def _seen(row: SeenLatency) -> str:
@@ -59,6 +72,9 @@ def metrics_of(report: TwinReport | None) -> str:
         rows.append(("slo_break_chance", "", report.forecast.chance))
         rows.append(("slo_break_after_seconds", "", math.nan if report.forecast.after_s is None else report.forecast.after_s))
         rows.append(("replicas_to_add", "", math.nan if report.forecast.add_replicas is None else report.forecast.add_replicas))
+    known_slo = [each for each in report.slo if each.holds is not None]
+    rows += [("slo_holds", f'condition="{_label(each.condition)}"', float(each.holds or 0)) for each in known_slo]
+    rows.append(("cached_share", "", report.cached_share))
     rows.append(("alerts", "", len(report.alerts)))
     known = [(name, labels, value) for name, labels, value in rows if math.isfinite(value)]
     text, named = [], set()

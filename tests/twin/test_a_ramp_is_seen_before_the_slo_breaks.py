@@ -17,7 +17,7 @@ CAPACITY = 30.0
 LIMIT_MS = 500.0
 
 
-def queue_curve(prompt: float = 512.0, output: float = 128.0) -> LatencyCurve:
+def queue_curve(prompt: float = 512.0, output: float = 128.0, cached_share: float = 0.0) -> LatencyCurve:
     """Latencies that grow as a queue's do, 1/(1 - load)."""
     rates = np.linspace(0.5, 0.95 * CAPACITY, 12)
     grown = 1.0 / (1.0 - rates / CAPACITY)

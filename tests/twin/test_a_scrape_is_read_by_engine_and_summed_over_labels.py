@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.errors import SimctlError
-from sim.twin.prometheus import Histogram, read_snapshot, window_between
+from sim.twin.prometheus import Histogram, Snapshot, read_snapshot, window_between
 
 VLLM = """# HELP vllm:num_requests_running Number of requests
 vllm:num_requests_running{engine="0",model_name="m"} 3.0
@@ -48,6 +48,21 @@ def test_a_window_has_mean_lengths_of_what_came_in_it() -> None:
     assert (window.prompt_tokens, window.output_tokens) == (200.0, 40.0)
     assert window.latency["ttft_s"].mean_s == pytest.approx(0.1)
     assert window.decoding == pytest.approx((60.0 - 1.0) / 10.0)  # 6 s each, 0.1 of them before the first token
+
+
+def test_the_cached_share_is_of_the_window() -> None:
+    def scrape(values: dict[str, float], found: int, asked: int, at_s: float) -> Snapshot:
+        return read_snapshot(
+            VLLM % values + f'vllm:prefix_cache_hits_total{{engine="0"}} {found}\nvllm:prefix_cache_queries_total{{engine="0"}} {asked}\n',
+            at_s,
+        )
+
+    window = window_between(scrape(BEFORE, 900, 1000, 5.0), scrape(AFTER, 1400, 3000, 15.0))
+    assert window is not None
+    assert window.cached_share == pytest.approx(0.25)
+    plain = window_between(read_snapshot(VLLM % BEFORE, 5.0), read_snapshot(VLLM % AFTER, 15.0))
+    assert plain is not None
+    assert plain.cached_share == 0.0
 
 
 def test_counters_that_fall_are_a_server_that_began_anew() -> None:

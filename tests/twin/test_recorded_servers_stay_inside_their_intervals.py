@@ -21,7 +21,7 @@ LEARNING_S, GOAL = 180.0, 0.85
 OF_MEANS = 0.75  # a mean is exact, a median is as wide as its bucket: of 90 % intervals of means neighbours' load leaves less
 
 
-def curve_for(prompt: float, output: float) -> LatencyCurve:
+def curve_for(prompt: float, output: float, cached_share: float = 0.0) -> LatencyCurve:
     found = next(each for each in DATA["curves"] if each[:2] == [round(prompt), round(output)])
     rates, figures, capacity, decoding, tpot = found[4:]
     named, loops = ({name: np.array(values) for name, values in each.items()} for each in (figures, tpot))

@@ -29,7 +29,7 @@ SERVERS, PROMPT, OUTPUT, CV, EVERY_S, LASTS_S = 2, 1500, 200, 0.5, 15.0, 2400.0
 _known: dict[tuple[int, int], LatencyCurve] = {}
 
 
-def curve_for(prompt: float, output: float) -> LatencyCurve:
+def curve_for(prompt: float, output: float, cached_share: float = 0.0) -> LatencyCurve:
     key = (round(prompt, -2), round(output, -1))
     if key not in _known:
         _known[key] = latency_curve(DEPLOYMENT, RATES, HOST, *key, CV)

@@ -88,6 +88,8 @@ def test_no_secret_is_printed_even_where_the_server_repeats_it(capsys, monkeypat
     [
         (["http://a", "http://a", *WHERE], "given twice"),
         (["ftp://a", *WHERE], "not an http(s) URL"),
+        (WHERE, "give their URLs, or --targets FILE"),
+        (["--targets", "/nowhere/targets.json", *WHERE], "--targets /nowhere/targets.json"),
         (["http://u:p@a", *WHERE], "without user"),
         (["http://a", *WHERE, "--slo", "good>=99%"], "good"),
         (["http://a", *WHERE, "--slo", "failed<1%"], "do not say this"),
@@ -101,6 +103,27 @@ def test_bad_words_are_one_line(capsys, words, said) -> None:
     assert out == ""
     assert said in err
     assert len(err.strip().splitlines()) == 1
+
+
+def test_servers_come_and_go_with_the_file_of_targets(capsys, tmp_path) -> None:
+    turns, targets = count(), tmp_path / "targets.json"
+
+    def answer(_: dict[str, str]) -> tuple[int, str]:
+        if next(turns) == 2:  # from then on another one, too; a file half written is passed over
+            targets.write_text("[{")
+        elif next(turns) > 2:
+            targets.write_text(json.dumps([{"targets": [host, "127.0.0.1:9"], "labels": {"job": "vllm"}}]))
+        return 200, vllm_metrics(next(turns))
+
+    with serving(answer) as url:
+        host = url.removeprefix("http://")
+        targets.write_text(json.dumps([{"targets": [host]}]))
+        code, out, err = watch(capsys, "--targets", str(targets), *WHERE, "--for", "4")
+    assert code == 0
+    assert " 1 of 1 up" in out
+    assert " 1 of 2 up" in out
+    assert "ALERT http://127.0.0.1:9: silent" in out
+    assert all("the servers of before are watched" in line for line in err.splitlines())
 
 
 def test_help_names_the_example() -> None:
