@@ -59,7 +59,11 @@ def metrics_of(report: TwinReport | None) -> str:
     """Gauges in Prometheus' text format; what is not known is left out."""
     if report is None:
         return ""
-    rows: list[tuple[str, str, float]] = [("servers_up", "", report.servers_up), ("request_rate", "", report.rate_per_s)]
+    rows: list[tuple[str, str, float]] = [
+        ("servers_up", "", report.servers_up),
+        ("servers", "", len(report.slowness)),
+        ("request_rate", "", report.rate_per_s),
+    ]
     for url, (_, median, _) in report.slowness.items():
         rows.append(("slowness", f'server="{_label(url)}"', median))
     for url, seen in report.seen.items():

@@ -2,15 +2,17 @@
 
 import json
 import math
+import re
 import urllib.error
 import urllib.request
 from base64 import b64encode
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from sim.twin.forecast import Forecast
-from sim.twin.twin import SeenLatency, TwinReport
+from sim.twin.twin import SeenLatency, SeenSlo, TwinReport
 from simctl.watch.live import History, serve_history
 from simctl.watch.text import metrics_of
 
@@ -21,7 +23,10 @@ SEEN = {
     ]
 }
 AHEAD = Forecast(1200.0, 0.8, 0.01, 720.0, (300.0, 1200.0), "ttft:p95<1s", 2, 0.2)
-REPORT = TwinReport(60.0, 1, 6.0, 512.0, math.nan, 5.0, 0.0, {"http://a": (1.2, 1.3, 1.4)}, SEEN, AHEAD, ["http://a: silent (refused)"])
+SLO = [SeenSlo("ttft:p95<1s", (400.0, 600.0), True), SeenSlo("tpot:p95<30ms", (25.0, 50.0), None)]
+REPORT = TwinReport(
+    60.0, 1, 6.0, 512.0, math.nan, 5.0, 0.0, {"http://a": (1.2, 1.3, 1.4)}, SEEN, AHEAD, ["http://a: silent (refused)"], slo=SLO
+)
 
 
 @pytest.fixture
@@ -54,6 +59,14 @@ def test_status_and_history_are_the_report(address) -> None:
     (window,) = history["windows"]
     assert (window["rate_per_s"], window["break_chance"], window["slowness"]) == (6.0, 0.8, {"http://a": [1.2, 1.3, 1.4]})
     assert [row["mean_ms"] for row in window["seen"]["http://a"]] == [61.0, 31.0]
+
+
+@pytest.mark.parametrize("name", ["watch-alerts.yaml", "watch-grafana.json"])
+def test_rules_and_dashboard_are_of_metrics_that_there_are(name) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "data" / name).read_text(encoding="utf-8")
+    used = set(re.findall(r"simctl_watch_\w+", text))
+    assert len(used) >= 5
+    assert used <= set(re.findall(r"^(simctl_watch_\w+)", metrics_of(REPORT), re.MULTILINE))
 
 
 def test_metrics_are_prometheus_text(address) -> None:
