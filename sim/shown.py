@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from html import escape
 
 MOST = 200  # characters of a line
 Figures = Sequence[tuple[str, str]]
@@ -26,6 +25,8 @@ class Shown:
         return f"<{kind} {textwrap.shorten(line, MOST - len(kind) - 3, placeholder=' ...')}>"
 
     def _repr_html_(self) -> str:
+        from html import escape
+
         title, figures = self.shown()
         rows = "".join(f"<tr><th style='text-align:left'>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in figures)
         return f"<table><caption>{escape(type(self).__name__)}: {escape(title)}</caption>{rows}</table>"

@@ -66,8 +66,9 @@ def transferred_priors(gpu: GpuSpec, precision: Precision, measured: Sequence[st
         return chosen, []
     origin = Provenance(Origin.POPULATION, f"transferred from {' and '.join(card.name for card, _ in found)}, kernels")
     same_chip = gpu.sibling_of in [card.name for card, _ in found]
+    declared = [stack_priors(card, precision) for card, _ in found]
     for name in (*SHARES, *SECONDS):
-        peaks = [stack_priors(card, precision)[name].upper if name in SHARES else 1.0 for card, _ in found]
+        peaks = [each[name].upper if name in SHARES else 1.0 for each in declared]
         logs = [np.log(getattr(rates.draws, name) / peak) for (_, rates), peak in zip(found, peaks, strict=True)]
         centre = float(np.mean([median(each) for each in logs]))
         between = float(np.std([median(each) for each in logs], ddof=1)) if len(logs) > 1 else 0.0

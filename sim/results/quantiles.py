@@ -48,7 +48,9 @@ def t5_quantile(p: Array) -> Array:
     upper = 0.5 + np.abs(np.asarray(p, dtype=float) - 0.5)
     t = np.zeros(np.shape(upper))
     for _ in range(NEWTON_STEPS):
-        t = t + (upper - _t5_cdf(t)) / _t5_density(t)
+        before, t = t, t + (upper - _t5_cdf(t)) / _t5_density(t)
+        if np.array_equal(before, t):
+            break
     return np.asarray(np.sign(np.asarray(p) - 0.5) * t)
 
 
