@@ -55,7 +55,7 @@ def steps(seed: int) -> dict[str, str]:
         "test-all": "make test-all",
         "vllm": "make test-vllm",
         "sglang": "make test-sglang",
-        "hostile": f"HOSTILE_SEED={seed} {python} -m pytest -q -m slow tests/hostile/test_mutated_input_ends_in_one_line.py",
+        "hostile": f"{python} -m tests.hostile.many all {seed}",
         "sbc-0": f"{python} -m studies.sbc --seed {seed}",
         "sbc-1": f"{python} -m studies.sbc --seed {seed + 1}",
         "accuracy": f"{python} -m pytest -q tests/docs/test_accuracy_page_is_what_the_scores_say.py",

@@ -1,9 +1,11 @@
 """Run many damaged inputs of one kind: what each ended with, how much of the processor it took, how much memory all of them needed.
 
     python -m tests.hostile.many KIND COUNT SEED
+    python -m tests.hostile.many all SEED
 
-prints the figures as JSON. A traceback, a refusal that is not one line, a hang, a want of memory and a file left by a refusal are written
-down with the input's number, from which `python -m tests.hostile.many KIND 1 SEED NUMBER` makes it again.
+prints the figures as JSON; of all kinds, fifty thousand inputs, those of each on a line and then their sum. A traceback, a refusal that
+is not one line, a hang, a want of memory and a file left by a refusal are written down with the input's number, from which
+`python -m tests.hostile.many KIND 1 SEED NUMBER` makes it again.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import json
 import random
 import resource
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -31,6 +34,8 @@ WAITS = 6  # so many times as long by the clock, for what hangs without computin
 MOST_BYTES = 1 << 30
 OUT_OF_MEMORY = ("not enough memory", "nable to allocate")
 LEFT = (".tmp", ".old", ".probe", ".partial")
+MOST = 4000  # inputs of a kind; fewer where one takes longest
+MANY = {"traces": 2000, "metrics": 5000, "options": 2500, "posteriors": 2000, "fleets": 3000, "runs": 1000, "stores": 3000}
 
 
 class TooLongError(BaseException):
@@ -124,6 +129,34 @@ def _bound_memory() -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES + 1024 * kib,) * 2)
 
 
+def alone(kind: str, count: int, seed: int) -> dict[str, Any]:
+    """Figures of a process of its own, whose memory is limited and known. One that ends otherwise is a fault of its kind."""
+    command = [sys.executable, "-W", "always", "-m", "tests.hostile.many", kind, str(count), str(seed)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
+    if done.returncode != 0:
+        fault = f"{kind} {seed}: ended with {done.returncode}: {done.stderr[-500:]}"
+        return {"kind": kind, "inputs": count, "answered": 0, "refused": 0, "faults": [fault], "slowest_s": 0.0, "peak_bytes": 0}
+    return dict(json.loads(done.stdout))
+
+
+def of_all_kinds(seed: int) -> int:
+    """Print the figures of every kind and their sum; the number of faults and of kinds beyond a limit."""
+    found = []
+    for kind in KINDS:
+        found.append(alone(kind, MANY.get(kind, MOST), seed))
+        print(json.dumps(found[-1]), flush=True)
+    inputs, refused = (sum(each[name] for each in found) for name in ("inputs", "refused"))
+    slowest_s, peak_bytes = (max(each[name] for each in found) for name in ("slowest_s", "peak_bytes"))
+    faults = sum(len(each["faults"]) for each in found)
+    print(
+        f"{inputs} inputs of {len(found)} kinds, seed {seed}: {faults} faults, {refused} refused; "
+        f"slowest {slowest_s:.1f} s, peak {peak_bytes / 2**30:.2f} GiB"
+    )
+    return faults + (slowest_s >= LONGEST_S) + (peak_bytes >= MOST_BYTES)
+
+
 if __name__ == "__main__":
+    if sys.argv[1] == "all":
+        sys.exit(int(of_all_kinds(int(sys.argv[2])) > 0))
     _bound_memory()
     print(json.dumps(many(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), *map(int, sys.argv[4:5]))))

@@ -1,28 +1,16 @@
 """Files, options and HTTP requests damaged at random are answered, or refused in one line: no traceback, hang or gigabyte, nothing left."""
 
-import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from tests.hostile.all_kinds import KINDS
-from tests.hostile.many import LONGEST_S, MOST_BYTES, many
+from tests.hostile.many import LONGEST_S, MANY, MOST, MOST_BYTES, alone, many
 
-ROOT = Path(__file__).parents[2]
 FEW = 30
 FEWER = {"posteriors": 15, "runs": 20}  # a quarter of a second each
-MANY = {
-    "traces": 2000,
-    "metrics": 5000,
-    "options": 2500,
-    "posteriors": 2000,
-    "fleets": 3000,
-    "runs": 1000,
-    "stores": 3000,
-}  # of the others 4000
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -35,18 +23,14 @@ def test_a_few(kind):
 
 
 def test_the_many_are_fifty_thousand():
-    assert sum(MANY.get(kind, 4000) for kind in KINDS) >= 50_000
+    assert sum(MANY.get(kind, MOST) for kind in KINDS) >= 50_000
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_in_bounded_memory(kind):
-    """In a process of its own, whose memory is limited and known."""
-    count = MANY.get(kind, 4000)
-    command = [sys.executable, "-W", "always", "-m", "tests.hostile.many", kind, str(count), os.environ.get("HOSTILE_SEED", "1")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout)
+    count = MANY.get(kind, MOST)
+    found = alone(kind, count, int(os.environ.get("HOSTILE_SEED", "1")))
     assert found["faults"] == []
     assert found["answered"] + found["refused"] == count
     assert found["slowest_s"] < LONGEST_S
