@@ -28,6 +28,7 @@ DATA = {
     "checked-servers.txt": "python -m studies.checked_servers",
     "field.txt": "python -m studies.field",
     "kv-capacity.txt": "python -m studies.kv_capacity",
+    "kv-pools.txt": "python -m studies.kv_capacity --public",
     "plan-questions.txt": "python -m studies.plan_questions",
     "recall.txt": "python -m studies.recall",
     "validate.txt": "simctl validate",

@@ -22,7 +22,7 @@ from sim.specs.gpu import GpuSpec
 from sim.specs.model import ModelSpec
 from sim.specs.parallel import NO_PARALLEL, Parallel
 from sim.specs.precision import ACTIVATION_BYTES, Precision
-from sim.specs.stored import stored
+from sim.specs.stored import group_bytes, stored
 
 DEFAULT_UTILIZATION = 0.92  # vLLM's, 0.23 to 0.32
 DEFAULT_TOKEN_BUDGET = 2048
@@ -54,10 +54,11 @@ def resident_weight_bytes(model: ModelSpec, precision: Precision, tp: int = 1) -
 
 def loaded_weight_bytes(model: ModelSpec, precision: Precision, tp: int = 1) -> float:
     """Weight bytes resident per GPU as engines load them: quantised or not, tables, the output projection and what a text step does not
-    read (towers) keep 16 bits; experts in mxfp4 are padded.
+    read (towers) keep 16 bits; experts in mxfp4 are padded; latents' projections, selectors and routers are whole on every GPU.
     """
     found = stored(model, precision.weights)
-    padding = padded_expert_bytes(model) / tp
+    replicated = sum(group.count * each.replicated for group, each in zip(model.groups, group_bytes(model, precision), strict=True))
+    padding = padded_expert_bytes(model) / tp + replicated * (1.0 - 1.0 / tp)
     if found is not None:
         return resident_weight_bytes(model, precision, tp) + padding
     tables = model.embedding_params if model.tied_embeddings else model.embedding_params + model.lm_head_params
@@ -168,13 +169,14 @@ def activation_bytes(
 
 
 # What SGLang takes beside weights and its pools: of `mem-fraction-static` nothing else is taken off, activations live in the rest; but it
-# is a fraction of what the driver and the process leave free, less NCCL's buffers in a group.
-SGLANG_KEPT, SGLANG_GROUP = 1.3e9, 0.6e9
+# is a fraction of what the driver and the process leave free, less NCCL's buffers in a group, and of memory that is also the CPU's, less
+# the operating system: 7 GB by the one public line of a GB10 that is learnt from.
+SGLANG_KEPT, SGLANG_GROUP, SGLANG_SYSTEM = 1.3e9, 0.6e9, 7e9
 
 
-def sglang_kept_bytes(tp: int = 1) -> float:
+def sglang_kept_bytes(tp: int = 1, unified: bool = False) -> float:
     """Bytes of a GPU that are taken before SGLang measures what is free."""
-    return SGLANG_KEPT + SGLANG_GROUP * (tp > 1)
+    return SGLANG_KEPT + SGLANG_GROUP * (tp > 1) + SGLANG_SYSTEM * unified
 
 
 # What GPUs without peer access take beyond a group with it: more of NCCL's channels and buffers, a context and pages for

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -21,6 +22,15 @@ class Matrix(NamedTuple):
     @property
     def elements(self) -> int:
         return self.rows * self.columns * self.copies
+
+    @property
+    def replicated(self) -> bool:
+        """Whether every GPU of a tensor-parallel group holds all of it (vLLM's ReplicatedLinear)."""
+        return bool(_REPLICATED.search(self.name))
+
+
+# Projections to latents that all heads share, selectors, and routers.
+_REPLICATED = re.compile(r"\.(q_a_proj|kv_a_proj_with_mqa|wq_a|wkv|gate|shared_expert_gate)$|\.(indexer|compressor)\.")
 
 
 class Absent:

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class GroupBytes:
-    """Bytes of one layer of a group (mean over its layers): what every token reads, and one routed expert."""
+    """Bytes of one layer of a group (mean over its layers): what every token reads, one routed expert, and what of the former every GPU of
+    a tensor-parallel group holds whole.
+    """
 
     layer: float
     expert: float = 0.0
+    replicated: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from sim.errors import UsageError
 from sim.files import package_path
-from sim.specs import hf_config
+from sim.specs import hf_config, nvfp4_files
 from sim.specs.fields import Fields
 from sim.specs.hub_names import FORMATS, HubName, is_named_after, readings, sizes, words
 from sim.specs.lookup import key
@@ -86,7 +86,8 @@ def spec_of(name: str, named: Named, base: ModelSpec) -> ModelSpec:
         spec = replace(spec, checkpoint=None, expert_bits=None)
         spec, said = replace(spec, checkpoint=gguf_checkpoint(spec, kind)), [*said, f"weights {kind} (GGUF)"]
     elif named.format:
-        config = FORMATS[named.format] | ({"kv_cache_quant_algo": "FP8"} if named.kv8 else {})
+        config = nvfp4_files.config_of(name, base.name) if named.format == "nvfp4" else FORMATS[named.format]
+        config = config | ({"kv_cache_quant_algo": "FP8"} if named.kv8 else {})
         spec = replace(spec, checkpoint=None, expert_bits=None)
         spec = with_checkpoint(spec, read(Fields({"quantization_config": config}, name)))
         said.append(f"weights {named.format}{', KV cache fp8' if named.kv8 else ''}")

@@ -21,7 +21,7 @@ FORMATS: dict[str, dict[str, object]] = {
     "fp8-tensor": {"quant_method": "fp8", "activation_scheme": "static"},
     "fp8-channel": {"quant_method": "fbgemm_fp8"},
     "mxfp8": {"quant_method": "mxfp8"},
-    "nvfp4": {"quant_method": "modelopt", "quant_algo": "NVFP4"},
+    "nvfp4": {"quant_method": "modelopt", "quant_algo": "NVFP4"},  # by family: sim.specs.nvfp4_files
     "mxfp4": {"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "mxfp4"}}},
     "awq-int4": {"quant_method": "awq", "bits": 4, "group_size": 128},
     "awq-int8": {"quant_method": "awq", "bits": 8, "group_size": 128},

@@ -45,18 +45,20 @@ def checkpoint(model: ModelSpec, storage_of: StorageOf, kv_dtype: str | None, ve
 
     groups = []
     for group, indices in zip(model.groups, _indices(model), strict=True):
-        layer_bytes = expert_bytes = 0.0
+        layer_bytes = expert_bytes = replicated = 0.0
         experts = group.mlp.expert_matrices(hidden) if group.mlp.kind == "moe" else ()
         copies = group.mlp.experts if group.mlp.kind == "moe" else 0
         for index in indices:
             for matrix in group.matrices(hidden):
-                layer_bytes += stored(matrix, index)
+                size = stored(matrix, index)
+                layer_bytes += size
+                replicated += size * matrix.replicated
                 kernels[storage_of(matrix, index).kernel] += matrix.elements
             expert_bytes += sum(stored(matrix, index, copies) for matrix in experts)
         vectors = group.always_params(hidden) - elements(group.matrices(hidden))
         expert_vectors = group.mlp.expert_params(hidden) - elements(experts) if group.mlp.kind == "moe" else 0
-        layer_bytes, expert_bytes = layer_bytes / group.count, expert_bytes / group.count
-        groups.append(GroupBytes(layer_bytes + vectors * vector_bytes, expert_bytes + expert_vectors * vector_bytes))
+        layer_bytes, expert_bytes, replicated = (each / group.count for each in (layer_bytes, expert_bytes, replicated))
+        groups.append(GroupBytes(layer_bytes + vectors * vector_bytes, expert_bytes + expert_vectors * vector_bytes, replicated))
     embedding = stored(Matrix(EMBEDDING, model.vocab, hidden), None)
     head = 0.0 if model.tied_embeddings else stored(Matrix(HEAD, model.vocab, hidden), None)
     other = model.outer_params * vector_bytes + model.extra_params * ACTIVATION_BYTES
@@ -123,7 +125,8 @@ def group_bytes(model: ModelSpec, precision: Precision) -> list[GroupBytes]:
 
 def _uniform(group: LayerGroup, model: ModelSpec, weight: float) -> GroupBytes:
     expert = group.mlp.expert_bytes(model.hidden, weight, model.expert_bits) if group.mlp.kind == "moe" else 0.0
-    return GroupBytes(group.always_params(model.hidden) * weight, expert)
+    replicated = elements(matrix for matrix in group.matrices(model.hidden) if matrix.replicated)
+    return GroupBytes(group.always_params(model.hidden) * weight, expert, replicated * weight)
 
 
 def head_bytes(model: ModelSpec, precision: Precision) -> float:

@@ -345,7 +345,7 @@ class Deployment(Shown):
             logit_copies=logit_copies(limits.engine_version) if limits.engine == "vllm" else None,
         )
         if limits.engine == "sglang":
-            found = replace(found, activations=limits.memory_share * sglang_kept_bytes(self.tp))
+            found = replace(found, activations=limits.memory_share * sglang_kept_bytes(self.tp, self.gpu.unified_memory))
         if self.tp > 1 and self.links.way(self.tp) == "host":
             found = replace(found, activations=found.activations + peerless_bytes(share))
         if limits.lora is not None:

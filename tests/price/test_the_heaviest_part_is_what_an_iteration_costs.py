@@ -62,6 +62,18 @@ def test_ranks_share_experts_and_nothing_else():
     assert one - eight == pytest.approx(experts * 7 / 8)
 
 
+def test_latents_selectors_and_routers_are_whole_on_every_gpu():
+    """DeepSeek V3.2, one layer with experts, by hand: hidden 7168, ranks 1536 and 512 + 64, a selector of 64 x 128, 256 experts."""
+    model = get_model("DeepSeek-V3.2")
+    experts = next(group for group in model.groups if group.mlp.kind == "moe")
+    latents, selector, router = 7168 * (1536 + 576), 1536 * 64 * 128 + 7168 * (128 + 64), 256 * 7168
+    assert sum(each.elements for each in experts.matrices(model.hidden) if each.replicated) == latents + selector + router
+    one, eight = (loaded_weight_bytes(model, Precision("bf16"), tp) for tp in (1, 8))
+    dense = model.layers - experts.count
+    whole = 2.0 * (experts.count * (latents + selector + router) + dense * (latents + selector))
+    assert eight == pytest.approx(one / 8 + whole * 7 / 8, rel=1e-12)
+
+
 def test_stages_hold_all_weights_once():
     whole, half = (part_weight_bytes(DENSE, Precision(), 1, Parallel(pp)) for pp in (1, 2))
     assert 2 * half == pytest.approx(whole)  # 32 layers and two tables in two stages

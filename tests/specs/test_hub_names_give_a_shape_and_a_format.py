@@ -13,10 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim.deployment.memory import loaded_weight_bytes
 from sim.errors import UsageError
 from sim.files import package_path
 from sim.specs import checkpoint_names
 from sim.specs.models import _index, get_model, list_shapes
+from sim.specs.precision import Precision
 
 IDS = list(csv.DictReader((Path(__file__).parents[1] / "data" / "hub_ids.csv").read_text(encoding="utf-8").splitlines()))
 # suffix -> (weights, KV cache) by the conventions of the owners, as their files say
@@ -157,3 +159,27 @@ def test_the_table_is_small_and_read_only_where_the_catalogue_lacks_the_name():
         "from sim.specs.models import get_model; get_model('Llama-3.1-8B'); import sys; print('sim.specs.checkpoint_names' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "wide"),
+    [
+        ("nvidia/DeepSeek-V3.1-NVFP4", "q_a_proj q_b_proj kv_a_proj_with_mqa kv_b_proj"),
+        ("nvidia/GLM-5-NVFP4", "self_attn"),
+        ("nvidia/MiniMax-M2.5-NVFP4", "self_attn"),
+        ("nvidia/Qwen3.5-122B-A10B-NVFP4", "self_attn linear_attn shared_experts"),
+        ("nvidia/Qwen3-235B-A22B-NVFP4", ""),
+    ],
+)
+def test_of_most_experts_nvfp4_files_leave_the_attention_in_16_bits(name, wide):
+    spec = get_model(name)
+    for group, stored in zip(spec.groups, spec.checkpoint.groups, strict=True):
+        matrices = group.matrices(spec.hidden)
+        narrow = [each for each in matrices if not each.kept and not set(each.name.split(".")) & set(wide.split())]
+        sixteen = group.always_params(spec.hidden) - sum(each.elements for each in narrow)
+        assert stored.layer == pytest.approx(2 * sixteen + sum(each.elements * 4.5 / 8 + 8 * each.copies for each in narrow))
+
+
+def test_weights_of_an_nvfp4_file_are_those_that_an_engine_loaded():
+    """vLLM's log of GLM-5.1 over eight GPUs: 55.67 GiB a GPU, latents' projections, selectors and routers whole on each."""
+    assert loaded_weight_bytes(get_model("GLM-5.1-NVFP4"), Precision("nvfp4"), 8) / 2**30 == pytest.approx(55.67, rel=0.01)
