@@ -9,7 +9,7 @@ from sim.results.metrics import ENGINE_FIGURES, FIGURES, KV_BLOCKS, LATENCIES, F
 
 WIDTH = 50
 STATISTICS = {"mean": "Mean", "median": "Median", "p90": "P90", "p95": "P95", "p99": "P99"}
-BY_DEFAULT = ("mean", "median", "p99", "ttft", "tpot", "itl")  # what `vllm bench serve` prints by default
+BY_DEFAULT = ("mean", "median", "p99")  # statistics that `vllm bench serve` prints unasked
 Interval = tuple[float, float]
 
 
@@ -20,8 +20,9 @@ def benchmark_table(
     kv_blocks: int | None = None,
     whole: bool = True,
 ) -> str:
-    """The table, or the rows that `vllm bench serve` prints unasked. `noise` and `rates` hold 90 % intervals by summary key: from this
-    run's own noise, and over draws of the rates.
+    """The table, or of it the statistics that `vllm bench serve` prints unasked.
+
+    `noise` and `rates` hold 90 % intervals by summary key: from this run's own noise, and over draws of the rates.
     """
     head = f"{'90 % intervals from':<40} {'':<10} {'run noise':<13}" + (" rates" if rates else "")
     lines = [f"{' Serving Benchmark Result ':=^{WIDTH}}", head.rstrip()]
@@ -38,7 +39,7 @@ def benchmark_table(
     for figure in FIGURES:
         line(figure)
     for name, (title, short) in LATENCIES.items():
-        if f"mean_{name}_ms" not in summary or not (whole or name in BY_DEFAULT):
+        if f"mean_{name}_ms" not in summary:
             continue
         lines.append(f"{title:-^{WIDTH}}")
         for prefix, word in statistics.items():
