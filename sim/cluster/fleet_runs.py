@@ -18,8 +18,8 @@ from sim.cluster.pools import MOST
 from sim.cluster.router import make_router, router_options
 from sim.engine import compiled as compiler
 from sim.engine.config import EngineConfig
-from sim.engine.rows.layout import DONE, NEEDS_ROOM, NEVER, TOO_LATE, RequestRow, row_of, table_of
-from sim.engine.rows.made import given_of, luck_of, make_core, requests_of, supply
+from sim.engine.rows.layout import DONE, NEEDS_ROOM, NEVER, RequestRow, row_of, table_of
+from sim.engine.rows.made import fail, given_of, luck_of, make_core, requests_of
 from sim.engine.rows.served import Log, Served
 from sim.engine.step_clock import StepTime
 from sim.rates.serving import HostRates
@@ -97,13 +97,9 @@ def serve_calls(
     go_on = compiler.resolved(f, given) if compiled else plain.serve_fleet
     logs, engines = [Log() for _ in range(replicas)], [row_of(f.core.engines, i) for i in range(replicas)]
     while (reason := int(go_on(f, given))) != DONE:
-        if reason == TOO_LATE:
-            raise OverflowError("more simulated time than 64 bits of ticks hold")
-        s = engines[f.c[on.AT]]
-        if reason == NEEDS_ROOM:
-            logs[f.c[on.AT]].drain(f.core, s)
-        else:
-            supply(f.core, s, steps, reason)
+        if reason != NEEDS_ROOM:
+            fail(engines[f.c[on.AT]], reason)
+        logs[f.c[on.AT]].drain(f.core, engines[f.c[on.AT]])
     calls, every, served = np.asarray(f.calls).reshape(-1, on.CALL), np.arange(len(trace)), []
     for i, log in enumerate(logs if keep else ()):
         log.drain(f.core, engines[i])

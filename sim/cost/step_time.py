@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from sim.cost.rates import Rates
 from sim.cost.smooth import smooth_max
-from sim.cost.work import AttentionWork, Work
+from sim.cost.work import AttentionWork, HeadWork, RowWork, Work
 from sim.namespaces import FLOAT
 
 
@@ -58,18 +58,18 @@ NAMES = Terms(
 LAUNCH_P = 6.0
 
 
-def kernels_s(work: Work, rates: Rates) -> Any:
+def kernels_s(work: Work | RowWork, rates: Rates) -> Any:
     """Small kernels: a floor each, and the bytes that rows pass through memory."""
     return work.kernels * rates.kernel_s + work.activation_bytes / rates.beta
 
 
-def linear_s(work: Work, rates: Rates) -> Any:
+def linear_s(work: Work | RowWork, rates: Rates) -> Any:
     """Linear layers and routed experts."""
     linear = smooth_max(work.linear_bytes / rates.beta, work.linear_flops / rates.linear_flops_per_s)
     return linear + smooth_max(work.expert_bytes / rates.beta_expert, work.expert_flops / rates.expert_flops_per_s)
 
 
-def head_s(work: Work, rates: Rates) -> Any:
+def head_s(work: Work | HeadWork, rates: Rates) -> Any:
     """Output projection."""
     return smooth_max(work.head_bytes / rates.beta, work.head_flops / rates.linear_flops_per_s)
 
@@ -80,7 +80,7 @@ def attention_s(work: Work | AttentionWork, rates: Rates) -> Any:
     return decodes + smooth_max(work.prefill_kv_bytes / rates.beta_kv, work.prefill_flops / rates.attention_flops_per_s)
 
 
-def all_reduce_s(work: Work, rates: Rates) -> Any:
+def all_reduce_s(work: Work | RowWork, rates: Rates) -> Any:
     """Tensor-parallel all-reduces."""
     return work.comm_bytes / rates.comm_bytes_per_s + work.comm_ops * rates.comm_latency_s
 

@@ -77,12 +77,30 @@ def iteration_work(
     return work_from(coefficients(model, precision, tp, gpu, parallel, lora), shape, policy)
 
 
-def work_from(c: Coefficients, shape: BatchShape, policy: AttentionPolicy = DENSE) -> Work:
-    """The work from coefficients already at hand, for those who ask for many."""
-    rows = shape.decode_seqs + shape.prefill_tokens + shape.padding
-    sequences = shape.decode_seqs + shape.prefill_seqs
+class RowWork(NamedTuple):
+    """The fields of Work that the number of rows decides."""
+
+    kernels: Any
+    activation_bytes: Any
+    linear_bytes: Any
+    linear_flops: Any
+    expert_bytes: Any
+    expert_flops: Any
+    comm_bytes: Any
+    comm_ops: Any
+
+
+class HeadWork(NamedTuple):
+    """The fields of Work that the number of sampled rows decides."""
+
+    head_bytes: Any
+    head_flops: Any
+
+
+def row_work(c: Coefficients, rows: Any, others: Any = 0.0) -> RowWork:
+    """Work of `rows` rows (float or array), beside `others` of other data-parallel ranks that pass the same experts."""
     efficiency = at_rows(c.over_roofline, rows)
-    experts, routed = rows * 0.0, rows + shape.others
+    experts, routed = rows * 0.0, rows + others
     expert_rows: Any = routed
     for one_expert, count, top_k in c.experts:
         if c.expert_gpus > 1:  # whole experts: bytes are those of one, `expert_gpus` times the share of it in `one_expert`
@@ -96,19 +114,35 @@ def work_from(c: Coefficients, shape: BatchShape, policy: AttentionPolicy = DENS
     if one_adapter:
         used = expected_experts(adapters, share, rows)
         linear_bytes, kernels = linear_bytes + one_adapter * used, kernels + its_kernels * used
+    return RowWork(
+        kernels=kernels,
+        activation_bytes=rows * c.activation_bytes,
+        linear_bytes=linear_bytes * efficiency,
+        linear_flops=rows * c.linear_flops * efficiency,
+        expert_bytes=experts,
+        expert_flops=expert_rows * c.expert_flops,
+        comm_bytes=rows * c.comm_row_bytes + c.reduces * wire_bytes(rows * c.reduce_row_bytes, c.reduce_gpus, c.reduce_on),
+        comm_ops=c.comm_ops,
+    )
+
+
+def work_from(c: Coefficients, shape: BatchShape, policy: AttentionPolicy = DENSE) -> Work:
+    """The work from coefficients already at hand, for those who ask for many."""
+    by_rows = row_work(c, shape.decode_seqs + shape.prefill_tokens + shape.padding, shape.others)
+    sequences = shape.decode_seqs + shape.prefill_seqs
     selecting_layers = shape.decode_seqs * 0.0 + c.kv_layers if policy.selects else 0.0
     attention = attention_work(c, shape, policy)
     return Work(
         sequences=sequences,
         has_prefill=shape.has_prefill,
-        kernels=kernels,
-        activation_bytes=rows * c.activation_bytes,
-        linear_bytes=linear_bytes * efficiency,
-        linear_flops=rows * c.linear_flops * efficiency,
+        kernels=by_rows.kernels,
+        activation_bytes=by_rows.activation_bytes,
+        linear_bytes=by_rows.linear_bytes,
+        linear_flops=by_rows.linear_flops,
         head_bytes=c.head_bytes,
         head_flops=shape.sampled * c.head_flops,
-        expert_bytes=experts,
-        expert_flops=expert_rows * c.expert_flops,
+        expert_bytes=by_rows.expert_bytes,
+        expert_flops=by_rows.expert_flops,
         kv_bytes=attention.kv_bytes,
         attention_flops=attention.attention_flops,
         prefill_kv_bytes=attention.prefill_kv_bytes,
@@ -120,8 +154,8 @@ def work_from(c: Coefficients, shape: BatchShape, policy: AttentionPolicy = DENS
         link_bytes=attention.link_bytes,
         gathers=selecting_layers if policy.placement == "host" else 0.0,
         link_hidden_bytes=attention.link_hidden_bytes,
-        comm_bytes=rows * c.comm_row_bytes + c.reduces * wire_bytes(rows * c.reduce_row_bytes, c.reduce_gpus, c.reduce_on),
-        comm_ops=c.comm_ops,
+        comm_bytes=by_rows.comm_bytes,
+        comm_ops=by_rows.comm_ops,
         launch_layers=launch_layers(c, shape),
     )
 

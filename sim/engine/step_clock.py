@@ -36,7 +36,7 @@ from sim.cost.step_time import (
     terms_of,
     total_s,
 )
-from sim.cost.work import Work, attention_work, launch_layers, work_from
+from sim.cost.work import RowWork, Work, attention_work, launch_layers, row_work, work_from
 from sim.engine.host_tier import HostLink
 from sim.engine.interface import Iteration, Request, StepPrice
 from sim.engine.microbatch import equal_micro_batches, micro_batches
@@ -48,6 +48,8 @@ from sim.specs.model import ModelSpec
 from sim.specs.parallel import NO_PARALLEL, Parallel
 from sim.specs.precision import Precision
 from sim.ticks import TICK_S, Stretch, to_ticks
+
+TABLE_ROWS = 8192  # of an iteration whose work is in a table: computed as an array, a row takes a hundredth of the time
 
 
 def split(iteration: Iteration) -> tuple[list[int], list[Chunk]]:
@@ -120,10 +122,11 @@ def on_chord(start: int, end: int, batch: int, octave: int, context: int) -> Str
     return Stretch(start + slope * (context - node), slope * batch, -(-(2 * node - context) // batch))
 
 
-@lru_cache(maxsize=256)
-def _works(*_made_of: Any) -> dict[Any, Work]:
-    """Work by rows, as far as it is known, for every draw of the rates."""
-    return {}
+@lru_cache(maxsize=64)
+def _row_works(most: int, *made_of: Any) -> NDArray[np.float64]:
+    """Work of up to `most` rows for every draw of the rates, shape [most + 1, fields of RowWork]."""
+    work = row_work(coefficients(*made_of), np.arange(most + 1.0))
+    return np.stack([np.broadcast_to(np.asarray(each, dtype=np.float64), most + 1) for each in work], axis=1)
 
 
 def charged(context: int, batch: int, sequences: int, shared_tokens: int, common_tokens: int, saved: int, blocks: int) -> int:
@@ -201,7 +204,7 @@ class StepTime:
         # micro-batches are those of an engine with kernels of its own
         made_of = model, precision, tp, None if micro_batch else gpu, parallel, lora
         self._coefficients = c = coefficients(*made_of)
-        self._work_by_rows = _works(policy, *made_of)
+        self._made_of = made_of
         self._block_bytes = block_size * (c.kv_token_bytes + c.window_token_bytes)
         self._rates = rates
         share, blocks = reread(model, precision, gpu, tp, rates.beta_kv)
@@ -385,11 +388,18 @@ class StepTime:
         key = (rows, others) if others else rows
         found = self._rows.get(key)
         if found is None:
-            rates, work = self._rates, self._work_by_rows.get(key)
-            if work is None:
-                work = self._work_by_rows[key] = self.work(BatchShape(padding=rows, others=others))
+            rates, work = self._rates, self._row_work(rows, others)
             found = self._rows[key] = _Rows(kernels_s(work, rates), linear_s(work, rates), all_reduce_s(work, rates))
         return found
+
+    def _row_work(self, rows: float, others: float) -> RowWork:
+        if others or rows > TABLE_ROWS or rows != int(rows):
+            return row_work(self._coefficients, rows, others)
+        return RowWork(*self.row_works(TABLE_ROWS)[int(rows)].tolist())
+
+    def row_works(self, most: int) -> NDArray[np.float64]:
+        """Work of 0 to at least `most` rows: shape [rows, fields of RowWork]."""
+        return _row_works(max(1 << (most - 1).bit_length(), TABLE_ROWS), *self._made_of)
 
     def head(self, sampled: float) -> float:
         """Seconds of the output projection for so many rows of logits."""

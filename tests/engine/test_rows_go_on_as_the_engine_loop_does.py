@@ -23,7 +23,7 @@ from sim.engine.overlap import NO_WORK, HostWork
 from sim.engine.registry import make_scheduler
 from sim.engine.rows import layout as at
 from sim.engine.rows.loop import serve
-from sim.engine.rows.made import given_of, luck_of, make_core, requests_of, supply
+from sim.engine.rows.made import fail, given_of, luck_of, make_core, requests_of
 from sim.engine.schedulers import VllmScheduler
 from sim.engine.step_clock import IterationCost, StepTime
 from sim.specs.models import get_model
@@ -92,9 +92,8 @@ def in_rows(config: EngineConfig, cost: IterationCost, calls: list[tuple[int, Re
     e = make_core(config, cost.steps, q, np.array(names, dtype=np.int64), keep=True, heard=False)
     s = at.row_of(e.engines, 0)
     s.row_room = s.entry_room = 10**9
-    while (reason := serve(e, given_of(cost.steps), len(calls))) != at.DONE:
-        assert reason != at.TOO_LATE
-        supply(e, s, cost.steps, reason)
+    if (reason := serve(e, given_of(cost.steps), len(calls))) != at.DONE:
+        fail(s, reason)
     rows = [e.requests[i] for i in range(len(calls))]
     named = dict(zip((r.request_id for r in requests), rows, strict=True))
     iterations = [tuple(getattr(e.log[i], name) for name in COLUMNS) for i in range(s.rows)]

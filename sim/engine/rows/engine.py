@@ -17,7 +17,7 @@ from sim.engine.loop import Wait
 from sim.engine.rows import layout as at
 from sim.engine.rows.layout import Core
 from sim.engine.rows.loop import advance, arrive, cached_blocks, running_of, used_blocks
-from sim.engine.rows.made import given_of, make_core, row_of_request, supply
+from sim.engine.rows.made import fail, given_of, make_core, row_of_request
 from sim.engine.rows.vllm import cancel
 from sim.engine.sglang_options import SglangOptions
 from sim.engine.speculative import Speculation
@@ -54,7 +54,7 @@ class RowsEngine:
         fast: bool = False,
         most_tokens: int | None = None,
     ) -> None:
-        self._config, self._steps, self._given, self._fast = config, steps, given_of(steps, fast), fast
+        self._config, self._given, self._fast = config, given_of(steps, fast), fast
         self._shared, self._numbers = shared if config.enable_prefix_caching else {}, numbers
         self._spare = 0
         if config.scheduler == "vllm":
@@ -170,8 +170,8 @@ class RowsEngine:
                 self._c[on.NOW], self._c[on.ACTION] = now, on.GO_ON
             else:
                 self._s.wake = max(now, self._s.wake) if now > self._s.wake else self._s.wake
-            while reason := self._go_on():
-                supply(self._e, self._s, self._steps, reason)
+            if reason := self._go_on():
+                fail(self._s, reason)
             if self._c[on.TOLD] if self._fast else self._s.sent:
                 self._tell(log, replica, finish, now)
 

@@ -22,9 +22,7 @@ DECIDE, SENDS, LAUNCH, LAST, IDLE = range(
     5
 )  # SENDS: tokens are sent, then the iteration decided runs; LAST: they are sent, nothing follows
 # why it returns: time has to pass up to `wake`, or what is needed
-WAITS, NEEDS_CHORD, NEEDS_ROWS, NEEDS_HEAD, NEEDS_DRAFT_ROWS, NEEDS_DRAFT_HEAD, NEEDS_ROOM, DONE, TOO_LATE, STUCK = range(
-    10
-)  # STUCK: none can run
+WAITS, NEEDS_ROOM, DONE, TOO_LATE, STUCK = range(5)  # STUCK: none can run
 OUTSIDE, QUEUED, RUNNING = range(3)  # where a request is
 VLLM, SGLANG, LLAMACPP = range(3)  # kinds of engines
 OCTAVES = 40  # of the mean context of a decode batch
@@ -245,8 +243,6 @@ class EngineRow:
     gaps: int = 0
     evicted: int = 0  # preempted by decisions that then had nothing to run
     sent: int = 0
-    needed: int = 0
-    needed_octave: int = 0
     priced: int = 0
     octave: int = 0
     next_arrival: int = 0
@@ -437,10 +433,12 @@ class Core(NamedTuple):
     seen: MutableSequence[int]  # where host RAM keeps KV: whether a request used its leading blocks there, or offered them
     padding: MutableSequence[float]  # [decodes] rows that the graph for so many computes beyond them
     acceptance: MutableSequence[float]  # [draft tokens] chance that the draft at a place is accepted, given that all before it are
-    chords: MutableSequence[int]  # [2 * (batch * OCTAVES + octave)] ticks at both ends, -1 where not known yet
+    chords: MutableSequence[int]  # [batch * OCTAVES + octave] ticks of decodes at a mean context of 2**octave, -1 where not known yet
+    row_works: MutableSequence[float]  # [rows * fields of sim.cost.work.RowWork]
     by_rows: MutableSequence[float]  # [3 * rows] seconds of small kernels, of linear layers and of all-reduces; -1 where not known yet
     heads: MutableSequence[float]  # [rows of logits] seconds, -1 where not known yet
-    draft_by_rows: MutableSequence[float]  # the same of the drafter
+    draft_row_works: MutableSequence[float]  # the same of the drafter
+    draft_by_rows: MutableSequence[float]
     draft_heads: MutableSequence[float]
 
 

@@ -2,7 +2,7 @@
 
 Host and GPU are two clocks that take turns (sim.engine.overlap): `decides` is when the next decision is made, `ends` when the GPU is
 through. The loop stops where time passes (`wake`, behind what arrives at that instant with `after_arrivals`), so that whoever drives it
-lets requests arrive, and for prices that nobody has asked for yet. Results equal those of sim.engine.loop, to the tick.
+lets requests arrive. Results equal those of sim.engine.loop, to the tick.
 """
 
 from __future__ import annotations
@@ -145,9 +145,7 @@ def launch(e: Core, s: EngineRow, given: Given) -> int:
     """Let the iteration that is decided run."""
     i = s.decided
     it = e.iterations[s.first_iteration + i]
-    reason = price(e, s, i, given)
-    if reason:
-        return reason
+    price(e, s, i, given)
     it.started = s.now
     decides, ends = s.decides, s.ends
     if s.host_blocks:

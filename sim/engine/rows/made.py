@@ -1,4 +1,4 @@
-"""The engine in rows, made of a configuration and its prices: the state before the first arrival, and prices as the loop asks for them."""
+"""The engine in rows, made of a configuration and its prices: the state before the first arrival."""
 
 from __future__ import annotations
 
@@ -154,11 +154,12 @@ def make_core(
     rows = max(most_rows + seqs * (1 + one.drafting), GRAPH_TOKENS) + 1
     logits = seqs * (1 + one.drafting) + 1
     prices: dict[str, Any] = {
-        "chords": np.full(2 * (seqs + 1) * at.OCTAVES, -1, dtype=np.int64), "by_rows": np.full(3 * rows, -1.0),
-        "heads": np.full(logits, -1.0),
+        "chords": np.full((seqs + 1) * at.OCTAVES, -1, dtype=np.int64), "by_rows": np.full(3 * rows, -1.0), "heads": np.full(logits, -1.0),
         "draft_by_rows": np.full(3 * rows if one.draft_model else 0, -1.0), "draft_heads": np.full(logits if one.draft_model else 0, -1.0),
         "acceptance": acceptance, "padding": padding,
     }  # fmt: skip
+    works = {"row_works": steps, "draft_row_works": steps.draft if steps and one.draft_model else None}
+    tables: dict[str, Any] = {name: of.row_works(rows).ravel() if of else np.zeros(0) for name, of in works.items()}
     held, table = replicas * one.seats * one.most_blocks, replicas * (slots + host_slots)
     if arrays:
         made: dict[str, Any] = {name: at.records(at.ROWS[name], count) for name, count in counts.items()}
@@ -167,7 +168,7 @@ def make_core(
         )
         made["seen"] = np.zeros(int(requests["depth"].sum()) if one.host_blocks else 0, dtype=np.int8)
         made |= {"requests": requests, "held": np.zeros(held, dtype=np.int64), "table": np.zeros(table, dtype=np.int64)}
-        return Core(**made, **prices, names=names, running=running.ravel())
+        return Core(**made, **prices, **tables, names=names, running=running.ravel())
     lazily: dict[str, Any] = {name: Lazily(at.ROWS[name]) for name in counts}
     lazily |= {
         "engines": engines,
@@ -176,8 +177,10 @@ def make_core(
         "table": Noughts(),
         "seen": Noughts(),
     }
-    listed = {name: column.tolist() for name, column in prices.items()}
-    return Core(**lazily, **listed, names=names.tolist(), running=running.ravel().tolist())
+    listed = {name: column.tolist() for name, column in prices.items()} | {name: each.data for name, each in tables.items()}
+    return Core(
+        **lazily, **listed, **{name: each.data for name, each in tables.items()}, names=names.tolist(), running=running.ravel().tolist()
+    )
 
 
 def requests_of(arrives: Ints, prompt: Ints, output: Ints) -> NDArray[Any]:
@@ -200,26 +203,11 @@ def luck_of(request_ids: Any) -> list[int]:
     return [zlib.crc32(each.encode()) for each in request_ids]
 
 
-def supply(e: Core, s: Any, steps: StepTime, reason: int) -> None:
-    """Fill in the price that the loop stopped for. Raises SimctlError where requests wait, and none can run."""
-    needed = int(s.needed)
-    if reason == at.NEEDS_CHORD:
-        octave = int(s.needed_octave)
-        place = 2 * (needed * at.OCTAVES + octave)
-        e.chords[place], e.chords[place + 1] = steps.chord(needed, octave)
-    elif reason == at.NEEDS_ROWS:
-        e.by_rows[3 * needed], e.by_rows[3 * needed + 1], e.by_rows[3 * needed + 2] = steps.rows(float(needed))
-    elif reason == at.NEEDS_HEAD:
-        e.heads[needed] = steps.head(float(needed))
-    elif reason == at.STUCK:
+def fail(s: Any, reason: int) -> None:
+    """Raise what the loop stopped for: SimctlError where requests wait, and none can run; OverflowError for more than MOST_TICKS."""
+    if reason == at.STUCK:
         raise SimctlError(f"the scheduler is stuck: {s.queued + s.running} requests and none can run")
-    else:
-        assert steps.draft is not None
-        if reason == at.NEEDS_DRAFT_ROWS:
-            found = steps.draft.rows(float(needed))
-            e.draft_by_rows[3 * needed], e.draft_by_rows[3 * needed + 1], e.draft_by_rows[3 * needed + 2] = found
-        else:
-            e.draft_heads[needed] = steps.draft.head(float(needed))
+    raise OverflowError("more simulated time than 64 bits of ticks hold")
 
 
 def given_of(steps: StepTime, arrays: bool = False) -> Given:

@@ -1,7 +1,7 @@
 """Ticks of an iteration of the engine in rows: its shares added up to a batch shape, and the one formula (sim.cost.step_time).
 
 A pure decode iteration of dense attention in HBM is read off the chords of sim.engine.step_clock; everything else is priced exactly. What
-hangs on an iteration's rows or logits alone is looked up, and asked for where it is not known yet.
+hangs on an iteration's rows or logits alone, and the ends of chords, are kept for the next that has as many.
 """
 
 from __future__ import annotations
@@ -10,23 +10,15 @@ from typing import Any, NamedTuple
 
 from sim.cost.batch import ABSORBED_TOKENS, BatchShape, chunk_pairs, chunk_window_pairs, from_sums
 from sim.cost.graphs import GRAPH_TOKENS
-from sim.cost.step_time import attention_s
-from sim.cost.work import attention_work
-from sim.engine.rows.layout import (
-    NEEDS_CHORD,
-    NEEDS_DRAFT_HEAD,
-    NEEDS_DRAFT_ROWS,
-    NEEDS_HEAD,
-    NEEDS_ROWS,
-    OCTAVES,
-    Core,
-    EngineRow,
-    IterationRow,
-)
+from sim.cost.step_time import all_reduce_s, attention_s, head_s, kernels_s, linear_s
+from sim.cost.work import HeadWork, RowWork, attention_work
+from sim.engine.rows.layout import OCTAVES, Core, EngineRow, IterationRow
 from sim.engine.rows.log import note_shape
 from sim.engine.rows.parts import deal, decodes_of_part, sort_pieces
 from sim.engine.step_clock import charged, late_share, on_chord, staged_s
 from sim.ticks import to_ticks
+
+FIELDS = len(RowWork._fields)
 
 
 class Given(NamedTuple):
@@ -126,9 +118,9 @@ def batch_of(e: Core, s: EngineRow, it: IterationRow, i: int) -> Batch:
     )  # fmt: skip
 
 
-def decodes_of(it: IterationRow) -> Batch:
+def decodes_alone(decodes: int, context: int) -> Batch:
     """The sums of an iteration of decodes alone."""
-    return Batch(it.decodes, it.context, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0, 0)
+    return Batch(decodes, context, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0, 0)
 
 
 def octave_of(mean: int, near: int) -> int:
@@ -153,10 +145,10 @@ def occupied(s: EngineRow, it: IterationRow) -> int:
     return preparing(s, it.shares, it.reads_prompt) + (reading if it.reads_prompt else s.launching_decodes)
 
 
-def price(e: Core, s: EngineRow, i: int, given: Given) -> int:
-    """Price iteration `i`: `s.priced` holds its ticks. Returns what is needed, or 0."""
+def price(e: Core, s: EngineRow, i: int, given: Given) -> None:
+    """Price iteration `i`: `s.priced` holds its ticks."""
     it = e.iterations[s.first_iteration + i]
-    b = decodes_of(it) if s.jumps and not s.drafting and it.decodes == it.shares else batch_of(e, s, it, i)
+    b = decodes_alone(it.decodes, it.context) if s.jumps and not s.drafting and it.decodes == it.shares else batch_of(e, s, it, i)
     chunks = int(b.chunks)
     all_verify = b.verifying > 0 and b.verifying == chunks and all_logits(b)
     ready = preparing(s, it.shares, int(chunks > 0))
@@ -168,43 +160,26 @@ def price(e: Core, s: EngineRow, i: int, given: Given) -> int:
     if s.jumps and not chunks:
         mean = octave_of(context // b.decodes, s.octave)
         s.octave = mean
-        place = 2 * (b.decodes * OCTAVES + mean)
-        if e.chords[place] < 0:
-            s.needed, s.needed_octave = b.decodes, mean
-            return NEEDS_CHORD
-        own = on_chord(e.chords[place], e.chords[place + 1], b.decodes, mean, context).first
+        start, end = chord_end(e, s, given, b.decodes, mean), chord_end(e, s, given, b.decodes, mean + 1)
+        own = on_chord(start, end, b.decodes, mean, context).first
         s.priced = exposed + own
         if s.keep:
             note_shape(e, s, it, part_of(e, s, it, i, b, context) if s.parts > 1 else shape_of(e, s, b, context, False), exposed, 0)
-        return 0
+        return
     shape = part_of(e, s, it, i, b, context) if s.parts > 1 else shape_of(e, s, b, context, all_verify)
     launching = s.launching if shape.eager else s.launching_pieces if shape.pieces else 0
     if left and launching:
         late = late_share(left, launching)
         shape = with_launches(shape, shape.eager * late, shape.pieces * late)
-    rows, logits = int(shape.decode_seqs + shape.prefill_tokens + shape.padding), int(shape.sampled)
-    if e.by_rows[3 * rows] < 0.0:
-        s.needed = rows
-        return NEEDS_ROWS
-    if e.heads[logits] < 0.0:
-        s.needed = logits
-        return NEEDS_HEAD
-    by_rows = RowSeconds(e.by_rows[3 * rows], e.by_rows[3 * rows + 1], e.by_rows[3 * rows + 2])
-    own = to_ticks(staged_s(given.coefficients, shape, given.rates, given.policy, by_rows, e.heads[logits]))
+    own = shape_ticks(e, given, shape)
     drafting = 0
     if b.verifying:
         drafting = to_ticks(s.verify_s + b.verifying * s.verify_each_s)
         if s.draft_model:
             proposing = draft_shape(s, b)
-            rows, logits = int(proposing.decode_seqs + proposing.padding), int(proposing.sampled)
-            if e.draft_by_rows[3 * rows] < 0.0:
-                s.needed = rows
-                return NEEDS_DRAFT_ROWS
-            if e.draft_heads[logits] < 0.0:
-                s.needed = logits
-                return NEEDS_DRAFT_HEAD
-            by_rows = RowSeconds(e.draft_by_rows[3 * rows], e.draft_by_rows[3 * rows + 1], e.draft_by_rows[3 * rows + 2])
-            head = e.draft_heads[logits]
+            rows = int(proposing.decode_seqs + proposing.padding)
+            by_rows = row_seconds(e.draft_row_works, e.draft_by_rows, given.draft_rates, rows)
+            head = head_seconds(e.draft_heads, given.draft_coefficients, given.draft_rates, int(proposing.sampled))
             step = to_ticks(staged_s(given.draft_coefficients, proposing, given.draft_rates, given.policy, by_rows, head))
             drafting += (b.longest - 1) * step
     s.priced = exposed + own + drafting
@@ -212,7 +187,43 @@ def price(e: Core, s: EngineRow, i: int, given: Given) -> int:
         note_shape(e, s, it, shape, exposed + drafting, int(b.tokens - b.verified))
         if b.tokens > b.verified:
             e.log[it.row].decode_kv_s = decodes_kv_s(b, shape, given)
-    return 0
+
+
+def shape_ticks(e: Core, given: Given, shape: BatchShape) -> int:
+    """The formula, rounded to ticks."""
+    by_rows = row_seconds(e.row_works, e.by_rows, given.rates, int(shape.decode_seqs + shape.prefill_tokens + shape.padding))
+    head = head_seconds(e.heads, given.coefficients, given.rates, int(shape.sampled))
+    return to_ticks(staged_s(given.coefficients, shape, given.rates, given.policy, by_rows, head))
+
+
+def row_seconds(works: Any, seconds: Any, rates: Any, rows: int) -> RowSeconds:
+    """Seconds of so many rows: of the table, which has them from then on."""
+    if seconds[3 * rows] < 0.0:
+        at = rows * FIELDS
+        work = RowWork(works[at], works[at + 1], works[at + 2], works[at + 3], works[at + 4], works[at + 5], works[at + 6], works[at + 7])
+        seconds[3 * rows], seconds[3 * rows + 1], seconds[3 * rows + 2] = (
+            kernels_s(work, rates),
+            linear_s(work, rates),
+            all_reduce_s(work, rates),
+        )
+    return RowSeconds(seconds[3 * rows], seconds[3 * rows + 1], seconds[3 * rows + 2])
+
+
+def head_seconds(seconds: Any, c: Any, rates: Any, logits: int) -> float:
+    """Seconds of so many rows of logits: of the table, which has them from then on."""
+    if seconds[logits] < 0.0:
+        seconds[logits] = head_s(HeadWork(c.head_bytes, logits * c.head_flops), rates)
+    found: float = seconds[logits]
+    return found
+
+
+def chord_end(e: Core, s: EngineRow, given: Given, batch: int, octave: int) -> int:
+    """Ticks of a decode iteration of `batch` sequences at a mean context of 2**octave tokens."""
+    place = batch * OCTAVES + octave
+    if e.chords[place] < 0:
+        share = -(-batch // s.parts)
+        e.chords[place] = shape_ticks(e, given, shape_of(e, s, decodes_alone(share, share << octave), share << octave, False))
+    return e.chords[place]
 
 
 def all_logits(b: Batch) -> bool:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sim.engine.config import EngineConfig
 from sim.engine.rows import layout as at
 from sim.engine.rows.loop import serve as serve_all
-from sim.engine.rows.made import Ints, given_of, make_core, supply
+from sim.engine.rows.made import Ints, fail, given_of, make_core
 from sim.engine.rows.served import Log, Served
 from sim.engine.step_clock import StepTime
 
@@ -34,11 +34,8 @@ def serve(
     e = make_core(config, steps, requests, names, keep=keep, heard=False, token_ticks=token_ticks)
     s, given, log = e.engines[0], given_of(steps), Log()
     while (reason := serve_all(e, given, len(requests))) != at.DONE:
-        if reason == at.NEEDS_ROOM:
-            log.drain(e, s)
-        elif reason == at.TOO_LATE:
-            raise OverflowError("more simulated time than 64 bits of ticks hold")
-        else:
-            supply(e, s, steps, reason)
+        if reason != at.NEEDS_ROOM:
+            fail(s, reason)
+        log.drain(e, s)
     log.drain(e, s)
     return at.table_of(e.requests, at.RequestRow, len(requests)), log.served(calls)
