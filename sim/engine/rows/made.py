@@ -178,9 +178,7 @@ def make_core(
         "seen": Noughts(),
     }
     listed = {name: column.tolist() for name, column in prices.items()} | {name: each.data for name, each in tables.items()}
-    return Core(
-        **lazily, **listed, **{name: each.data for name, each in tables.items()}, names=names.tolist(), running=running.ravel().tolist()
-    )
+    return Core(**lazily, **listed, names=names.tolist(), running=running.ravel().tolist())
 
 
 def requests_of(arrives: Ints, prompt: Ints, output: Ints) -> NDArray[Any]:
