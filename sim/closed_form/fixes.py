@@ -1,4 +1,4 @@
-"""What makes more users fit a GPU's memory, the cheapest first: a larger share, KV in 8 bits, shorter contexts, more or other GPUs."""
+"""What makes more users fit a GPU's memory: a larger share, KV in 8 bits, narrower weights, shorter contexts, more or other GPUs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def fixes(d: Deployment, context: int, users: int, fit: int, servers: int) -> li
     from the answer, then by USD.
     """
     price = _price(d)
-    found = [*_settings(d, context, users), *_shorter(d, context, users), *_wider(d, context, users), *_other(d, context, users)]
+    found = [fix for kind in KINDS for fix in kind(d, context, users)]
     if fit:
         found.append(Fix(f"{servers} such servers", servers * fit, None if price is None else servers * price))
     return sorted(found, key=lambda fix: math.inf if fix.usd_per_hour is None else fix.usd_per_hour)
@@ -67,6 +67,21 @@ def _settings(d: Deployment, context: int, users: int) -> Iterator[Fix]:
     for change, changed in changes:
         if (fit := users_that_fit(changed, context)) >= users:
             yield Fix(change, fit, _price(d))
+            return
+
+
+def _lighter(d: Deployment, context: int, users: int) -> Iterator[Fix]:
+    """Weights in 8 bits, quantised while loading, else a checkpoint in 4 bits; where the model's own has 16."""
+    if d.precision.weights not in ("bf16", "fp16"):
+        return
+    for weights in ("fp8", "int4"):
+        try:
+            lighter = replace(d, precision=replace(d.precision, weights=weights))
+            count = users_that_fit(lighter, context)
+        except SimctlError:  # the card, or the engine, has none
+            continue
+        if count >= users:
+            yield Fix(f"--dtype {weights}", count, _price(d))
             return
 
 
@@ -107,3 +122,6 @@ def _other(d: Deployment, context: int, users: int) -> Iterator[Fix]:
         if fit >= users:
             yield Fix(f"--gpu {gpu.name}", fit, _price(other))
             return
+
+
+KINDS = (_settings, _lighter, _shorter, _wider, _other)

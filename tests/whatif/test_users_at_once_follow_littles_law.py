@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim import Deployment, WhatIf, Workload, simulate
-from sim.closed_form.fixes import users_that_fit
+from sim.closed_form.fixes import fixes, users_that_fit
 from sim.closed_form.serving import Times
 from sim.rates.source import RateSource
 from tests.cli import run
@@ -58,9 +58,9 @@ def test_a_fix_holds_the_users_that_it_says(asked):
     for fix in found.fixes:
         words = fix.change.split()
         flags = dict(zip(words[::2], words[1::2], strict=False)) if words[0].startswith("--") else {}
-        names = {"--gpu": "gpu", "--tp": "tp", "--kv-dtype": "kv_dtype", "--gpu-memory-utilization": "gpu_memory_utilization"}
-        given = {"gpu": gpu, "tp": 1} | {names[flag]: value for flag, value in flags.items()}
-        given |= {"tp": int(given["tp"])} | ({"gpu_memory_utilization": float(given["gpu_memory_utilization"])} if len(given) > 3 else {})
+        given = {"gpu": gpu, "tp": 1} | {flag.removeprefix("--").replace("-", "_"): value for flag, value in flags.items()}
+        numbers = {"tp": int, "gpu_memory_utilization": float}
+        given = {name: numbers.get(name, str)(value) for name, value in given.items()}
         length = int(words[2]) if words[0] == "contexts" else context
         servers = int(words[0]) if words[1:] == ["such", "servers"] else 1
         assert servers * users_that_fit(Deployment.of(model, **given), length) == fix.fit >= users
@@ -91,3 +91,13 @@ def test_users_and_what_contradicts_them_are_one_line(asked, why):
     assert (code, out) == (2, "")
     assert why in err
     assert len(err.strip().splitlines()) == 1
+
+
+def test_weights_are_made_lighter_by_as_little_as_is_enough():
+    def named(model, gpu, users, dtype=None):
+        d = Deployment.of(model, gpu, dtype=dtype)
+        return [fix.change for fix in fixes(d, 8192, users, users_that_fit(d, 8192), 1) if fix.change.startswith("--dtype")]
+
+    assert named("Qwen3-32B", "H100", 12) == ["--dtype fp8"]
+    assert named("Qwen3-32B", "H100", 20) == ["--dtype int4"]
+    assert named("Qwen3-32B", "H100", 60, "fp8") == []
