@@ -1,7 +1,8 @@
 """Deployment files as plain containers: variables put in, and the forms of charts, KServe, llm-d and Ray turned into `command` and `args`.
 
 Forms read: docker compose (extension fields, entrypoint, `env_file`), Helm values of vLLM's production stack and of llm-d's model service,
-KServe InferenceService and LLMInferenceService, Dynamo graphs, Ray Serve LLM (alone, or in a RayService), plain Kubernetes objects.
+KServe InferenceService and LLMInferenceService, Dynamo graphs, Ray Serve LLM (alone, or in a RayService), SkyPilot tasks, plain Kubernetes
+objects.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 from sim.errors import UsageError
 from sim.yaml_text import read_yaml
-from simctl.options.shell_text import environment_of, expanded
+from simctl.options.shell_text import engine_in, environment_of, expanded
 
 # Variables by which charts hand further flags to the server
 MORE_ARGUMENTS = ("VLLM_ADDITIONAL_ARGS", "VLLM_EXTRA_ARGS", "VLLM_ARGS", "EXTRA_ARGS", "LLAMA_ARGS", "SGLANG_ARGS")
@@ -27,6 +28,8 @@ def canonical(name: str, document: Any, folder: Path) -> Any:
         return document
     document = {key: value for key, value in document.items() if not str(key).startswith("x-")}  # compose's extension fields
     document = _with_variables(document, environment_of(folder), {}, folder)
+    if isinstance(document.get("run"), str) and engine_in(document["run"]):
+        return _sky_pilot(document)
     if isinstance(document.get("servingEngineSpec"), dict):
         return _production_stack(name, document)
     if isinstance(document.get("spec"), dict) and isinstance(document["spec"].get("serveConfigV2"), str):
@@ -130,6 +133,23 @@ def _llm_inference_service(spec: dict[str, Any]) -> dict[str, Any]:
     if isinstance(spec.get("prefill"), dict) and spec["prefill"]:
         spec["prefill"] = with_command(spec["prefill"])
     return spec
+
+
+def _sky_pilot(task: Mapping[str, Any]) -> dict[str, Any]:
+    """A SkyPilot task: its script in a container, on the accelerators of its resources (the first where there is a choice)."""
+    resources = task.get("resources") if isinstance(task.get("resources"), dict) else {}
+    asked = resources.get("accelerators")
+    first = next(iter(asked.items() if isinstance(asked, dict) else asked if isinstance(asked, list) else [asked]), None)
+    gpu, count = (str(first[0]), first[1]) if isinstance(first, tuple) else (str(first or "").partition(":")[::2])
+    count = int(count) if str(count or 1).isdecimal() and int(count or 1) else 1
+    own = environment({"env": task.get("envs")}) | {"SKYPILOT_NUM_GPUS_PER_NODE": str(count)}
+    service = task.get("service") if isinstance(task.get("service"), dict) else {}
+    policy = service.get("replica_policy") if isinstance(service.get("replica_policy"), dict) else {}
+    replicas = service.get("replicas") or policy.get("min_replicas") or 1
+    scaled = {"minReplicas": replicas, "maxReplicas": policy["max_replicas"]} if "max_replicas" in policy else {"replicas": replicas}
+    container = {"command": ["bash", "-c", task["run"]], "environment": own}
+    nodes = {"nodeCount": task["num_nodes"]} if isinstance(task.get("num_nodes"), int) else {}
+    return container | scaled | nodes | ({"accelerator": gpu} if gpu else {}) | {"nvidia.com/gpu": count}
 
 
 def _production_stack(name: str, values: Mapping[str, Any]) -> dict[str, Any]:

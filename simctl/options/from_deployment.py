@@ -360,8 +360,10 @@ def _around(name: str, document: Any, found: Found) -> None:
         for key in ("replicas", "minReplicas", "num_replicas", "replicaCount"):  # of what holds the server, not of a router beside it
             if isinstance(own, dict) and isinstance(own.get(key), int) and own[key] > 0 and commands_of(name, each):
                 found.options.setdefault("replicas", own[key])
-        if isinstance(each.get("maxReplicas"), int) and each["maxReplicas"] != each.get("minReplicas"):
-            found.unused.append(f"maxReplicas {each['maxReplicas']} (autoscaling: a fleet file's `scaling`)")
+        scaled = own if isinstance(own, dict) and "maxReplicas" in own else each
+        if isinstance(scaled.get("maxReplicas"), int) and scaled["maxReplicas"] != scaled.get("minReplicas"):
+            said = f"maxReplicas {scaled['maxReplicas']} (autoscaling: a fleet file's `scaling`)"
+            found.unused += [said] if said not in found.unused else []
         sizes = each.get("parallelism")
         for key, size in sizes.items() if isinstance(sizes, dict) else ():
             if key in SIZES and isinstance(size, int):

@@ -6,9 +6,10 @@ and the environment of this process is not looked at: an answer hangs on the fil
 
 from __future__ import annotations
 
+import operator
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,6 +33,8 @@ _REDIRECTED = re.compile(r"(?<=\s)(?:\d|&)?>{1,2}&?\s*[^\s;|&]+|(?<=\s)<\s*[^\s;
 _KEYWORDS = ("then", "do", "else", "{", "!", "exec", "nohup", "time", "sudo", "eval")
 _SHOWN, _HIDDEN = "${}", "\1\2\3"  # signs of values, which are not read again
 _HIDE, _SHOW = str.maketrans(_SHOWN, _HIDDEN), str.maketrans(_HIDDEN, _SHOWN)
+_TESTS = ("[", "[[", "test")
+_COMPARED = {"-eq": operator.eq, "-ne": operator.ne, "-gt": operator.gt, "-ge": operator.ge, "-lt": operator.lt, "-le": operator.le}
 COMPUTED = "${A_VALUE_THAT_THE_SCRIPT_COMPUTES}"
 
 
@@ -49,7 +52,8 @@ class Command:
 @dataclass(slots=True)
 class _State:
     variables: dict[str, str]
-    depth: int = 0
+    branches: list[list[bool | None]] = field(default_factory=list)  # of each `if`: whether a branch was taken, and whether this one is
+    last: bool | None = True  # whether the last command succeeded, as far as that is known
     loops: list[int | None] = field(default_factory=list)
     doubtful: set[str] = field(default_factory=set)
 
@@ -72,10 +76,17 @@ def environment_of(folder: Path, *names: str) -> dict[str, str]:
     return found
 
 
-def expanded_in_shell(line: str, variables: Mapping[str, str]) -> str:
-    """A line of a shell with its variables put in: nothing within '...', one word within "...", as many as there are spaces elsewhere."""
+def expanded_in_shell(line: str, variables: Mapping[str, str], doubtful: Collection[str] = ()) -> str:
+    """A line of a shell with its variables put in: nothing within '...', one word within "...", as many as there are spaces elsewhere.
+
+    Of the `doubtful` ones the name stays.
+    """
+
+    def array(name: str) -> str:
+        return f"${{{name}}}" if name in doubtful else variables.get(name, "").translate(_HIDE)
+
     line = re.sub(r"\$\(\([^()]*\)\)|\$\([^()]*\)|`[^`]*`", COMPUTED, line)
-    line = re.sub(r'"?\$\{(\w+)\[[@*]\]\}"?', lambda match: variables.get(match[1], "").translate(_HIDE), line)
+    line = re.sub(r'"?\$\{(\w+)\[[@*]\]\}"?', lambda match: array(match[1]), line)
     quoted = {name: re.sub(r'([\\"])', r"\\\1", value) for name, value in variables.items()}
     bare = {name: " ".join(map(_quoted, value.split())) for name, value in variables.items()}
     parts = re.split(r"('[^']*'|\"(?:[^\"\\]|\\.)*\")", line)
@@ -122,8 +133,8 @@ def commands(name: str, text: str, variables: Mapping[str, str], nested: int = 0
     for number, line in _lines(name, text):
         for default in re.findall(r"\$\{([A-Za-z_]\w*):?=([^${}]*)\}", line):
             state.variables.setdefault(*default)
-        for segment in _segments(name, number, expanded_in_shell(line, state.variables)):
-            found += _segment(name, number, segment, state, nested)
+        for after, segment in _segments(name, number, expanded_in_shell(line, state.variables, state.doubtful)):
+            found += _segment(name, number, segment, state, nested, after)
     return found
 
 
@@ -156,14 +167,17 @@ def _open(text: str) -> bool:
     return bool(re.match(r"\s*(?:export\s+|local\s+)?\w+\+?=\(", text)) and not re.search(r"\)\s*(#.*)?$", text)
 
 
-def _segments(name: str, number: int, line: str) -> Iterator[list[str]]:
-    """Words of each simple command of a line."""
+def _segments(name: str, number: int, line: str) -> Iterator[tuple[str, list[str]]]:
+    """What stands before each simple command of a line (`;`, `&&`, `||`, ...), and its words."""
     if match := re.fullmatch(r"\s*(?:export\s+|local\s+)?(\w+)(\+?)=\((.*)\)\s*", line, re.DOTALL):
-        yield [f"{match[1]}{match[2]}=", *_split(name, number, match[3].replace("\n", " "))]
+        yield "", [f"{match[1]}{match[2]}=", *_split(name, number, match[3].replace("\n", " "))]
         return
-    for word in _split_at_ends(_REDIRECTED.sub(" ", line)):
+    after = ""
+    for sign, word in _split_at_ends(_REDIRECTED.sub(" ", line)):
+        after += sign
         if words := _split(name, number, word):
-            yield words
+            yield after, words
+            after = ""
 
 
 def _split(name: str, number: int, text: str) -> list[str]:
@@ -173,9 +187,9 @@ def _split(name: str, number: int, text: str) -> list[str]:
         raise UsageError(f"{name}: line {number}: its command line: {error}") from None
 
 
-def _split_at_ends(line: str) -> Iterator[str]:
-    """The parts of a line between `;`, `&`, `|` outside of quotations and `$(...)`."""
-    part, quote, inside, before = "", "", 0, ""
+def _split_at_ends(line: str) -> Iterator[tuple[str, str]]:
+    """The parts of a line between `;`, `&`, `|` outside of quotations and `$(...)`, each with the sign before it."""
+    part, quote, inside, before, end = "", "", 0, "", ""
     for sign in line:
         if quote:
             quote = "" if sign == quote and before != "\\" else quote
@@ -184,28 +198,33 @@ def _split_at_ends(line: str) -> Iterator[str]:
         elif sign in "()":
             inside += 1 if sign == "(" else -1
         elif sign in ";&|\n" and inside <= 0:
-            yield part
-            part, before = "", sign
+            yield end, part
+            part, before, end = "", sign, sign
             continue
         part, before = part + sign, sign
-    yield part
+    yield end, part
 
 
-def _segment(name: str, number: int, words: list[str], state: _State, nested: int) -> list[Command]:
+def _segment(name: str, number: int, words: list[str], state: _State, nested: int, after: str = "") -> list[Command]:
+    runs = _branch(words, state)
+    denied = False
     while words and words[0] in _KEYWORDS:
+        denied ^= words[0] == "!"
         words = words[1:]
-    if not words:
+    if after in ("&&", "||"):
+        runs = _both(runs, state.last if after == "&&" else _negated(state.last))
+    if not words or runs is False:
         return []
-    if words[0] in ("if", "case", "elif"):
-        state.depth += words[0] != "elif"
-    elif words[0] in ("fi", "esac"):
-        state.depth -= 1
-    elif words[0] == "for":
+    state.last = _holds(words) if words[0] in _TESTS else True
+    state.last = _negated(state.last) if denied else state.last
+    if words[0] == "for":
         state.loops.append(_loop(words, state))
     elif words[0] == "done" and state.loops:
         state.loops.pop()
+    elif match := re.match(r"(\w+\+?=)\((.*)", words[0], re.DOTALL):  # an array behind something else
+        _assign([match[1], *f"{match[2]}\n{chr(10).join(words[1:])}".rstrip("\n").removesuffix(")").split("\n")], state, runs)
     elif len(words) == 1 or words[0].endswith("=") or words[0] in ("export", "local", "readonly", "declare"):
-        _assign(words, state)
+        _assign(words, state, runs)
     line = " ".join(words)
     engine = engine_in(line)
     if engine is None:
@@ -232,6 +251,50 @@ def _segment(name: str, number: int, words: list[str], state: _State, nested: in
     return found
 
 
+def _branch(words: list[str], state: _State) -> bool | None:
+    """Whether this command is in a branch that is taken, None where that is not known; `if`, `else` and their like begin and end them."""
+    first = words[0]
+    if first == "if":
+        taken = _holds(words[1:]) if words[1:2] and words[1] in (*_TESTS, "!") else None
+        state.branches.append([taken, taken])
+    elif first == "case":
+        state.branches.append([None, None])
+    elif first == "elif" and state.branches:
+        before, taken = state.branches[-1][0], _holds(words[1:])
+        state.branches[-1] = [_negated(_both(_negated(before), _negated(taken))), _both(_negated(before), taken)]
+    elif first == "else" and state.branches:
+        state.branches[-1][1] = _negated(state.branches[-1][0])
+    elif first in ("fi", "esac") and state.branches:
+        state.branches.pop()
+    runs: bool | None = True
+    for _, taken in state.branches:
+        runs = _both(runs, taken)
+    return runs
+
+
+def _negated(value: bool | None) -> bool | None:
+    return None if value is None else not value
+
+
+def _both(one: bool | None, other: bool | None) -> bool | None:
+    return False if one is False or other is False else None if one is None or other is None else True
+
+
+def _holds(words: list[str]) -> bool | None:
+    """Whether a test holds, None where a variable in it, or how it compares, is not known."""
+    if words[:1] == ["!"]:
+        return _negated(_holds(words[1:]))
+    tested = [word for word in words[1:] if word not in ("]", "]]")]
+    if words[:1] and words[0] in _TESTS and not any(unset_in(word) for word in tested):
+        if len(tested) == 2 and tested[0] in ("-n", "-z"):
+            return bool(tested[1]) == (tested[0] == "-n")
+        if len(tested) == 3 and tested[1] in ("=", "==", "!="):
+            return (tested[0] == tested[2]) == (tested[1] != "!=") if not re.search(r"[*?[]", tested[2]) else None
+        if len(tested) == 3 and tested[1] in _COMPARED and all(re.fullmatch(r"-?\d+", tested[i]) for i in (0, 2)):
+            return _COMPARED[tested[1]](int(tested[0]), int(tested[2]))
+    return None
+
+
 def _refuse_doubtful(name: str, number: int, words: list[str], state: _State) -> None:
     for word in words:
         if (unset := unset_in(word)) in state.doubtful:
@@ -254,8 +317,8 @@ def _loop(words: list[str], state: _State) -> int | None:
     return len(items) if items and len(known) == len(items) else None
 
 
-def _assign(words: list[str], state: _State) -> None:
-    """Take an assignment; in a branch only where nothing was set before, since the condition is not known."""
+def _assign(words: list[str], state: _State, runs: bool | None) -> None:
+    """Take an assignment; where its condition is not known, only if nothing was set before."""
     for word in words if not words[0].endswith("=") else words[:1]:
         match = _ASSIGNED.fullmatch(word)
         if match is None:
@@ -266,7 +329,7 @@ def _assign(words: list[str], state: _State) -> None:
         known = state.variables.get(variable)
         if how == "+=" and known is not None:
             value = f"{known} {value}" if words[0].endswith("=") else known + value
-        if state.depth > 0 and known is not None and known != value:
+        if runs is None and known is not None and known != value:
             state.doubtful.add(variable)
             state.variables.pop(variable)
         elif variable not in state.doubtful:

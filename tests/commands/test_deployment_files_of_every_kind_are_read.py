@@ -198,6 +198,45 @@ def test_variables_are_put_in_as_bash_does(value, other, quoted, how, tmp_path):
     assert [each.words for each in commands("script", script, {})] == ran_by_bash(tmp_path, script)
 
 
+CONDITIONS = ['[[ "$A" -gt 1 ]]', '[ "$A" = 2 ]', '[ "$A" != 2 ]', '[ -n "$B" ]', '[ -z "$B" ]', '! test "$A" -le 2', '[[ "$B" == "" ]]']
+BRANCHES = [
+    "if %s; then L+=(--one); fi",
+    "if %s; then L+=(--one); else L+=(--other two); fi",
+    "if %s; then\n  if [ $A -eq 3 ]; then L+=(--three); fi\n  X=9\nelse\n  X=8\nfi",
+    "if [ $A -eq 0 ]; then L+=(--zero); elif %s; then L+=(--one); else L+=(--last); fi",
+    "%s && L+=(--one)",
+    "%s || X=7",
+    "%s && X=1 || X=0",
+]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    a=st.integers(0, 3),
+    b=st.sampled_from(["", "b"]),
+    lines=st.lists(st.tuples(st.sampled_from(BRANCHES), st.sampled_from(CONDITIONS)), max_size=4),
+)
+def test_conditions_that_the_text_settles_are_followed_as_bash_does(a, b, lines, tmp_path):
+    (tmp_path / "told").unlink(missing_ok=True)
+    body = "\n".join(branch % test for branch, test in lines)
+    script = f"A={a}\nB='{b}'\nX=5\nL=(--first)\n{body}\nvllm serve m --x $X \"${{L[@]}}\"\n"
+    assert [each.words for each in commands("script", script, {})] == ran_by_bash(tmp_path, script)
+
+
+def test_a_sky_pilot_task_is_read(tmp_path):
+    text = """
+resources: {accelerators: "L40S:2"}
+envs: {MODEL: Qwen/Qwen3-14B}
+service: {replica_policy: {min_replicas: 2, max_replicas: 5}}
+run: |
+  vllm serve $MODEL --tensor-parallel-size $SKYPILOT_NUM_GPUS_PER_NODE --max-model-len 8192
+"""
+    found = read(tmp_path, "task.yaml", text)
+    wanted = {"model": "Qwen/Qwen3-14B", "tp": 2, "gpu": "L40S", "replicas": 2, "max_model_len": "8192"}
+    assert {name: found.options.get(name) for name in wanted} == wanted
+    assert any("maxReplicas 5" in each for each in found.unused)
+
+
 def test_a_file_beside_sets_what_the_text_does_not(tmp_path):
     text = "#!/bin/sh\nvllm serve $MODEL --tensor-parallel-size ${TP:-2}\n"
     found = read(tmp_path, "serve.sh", text, "MODEL=Qwen/Qwen3-8B\nexport TP='4'\n# TP=8\n")
@@ -213,6 +252,11 @@ def test_a_file_beside_sets_what_the_text_does_not(tmp_path):
             "serve.sh",
             '#!/bin/sh\nTP=1\nif [ -n "$BIG" ]; then TP=4; fi\nvllm serve Qwen/Qwen3-8B -tp $TP\n',
             "serve.sh: line 4: TP hangs on a condition",
+        ),
+        (
+            "serve.sh",
+            '#!/bin/bash\nL=(--max-num-seqs 8)\nif [ -n "$BIG" ]; then L+=(-tp 4); fi\nvllm serve Qwen/Qwen3-8B "${L[@]}"\n',
+            "serve.sh: line 4: L hangs on a condition",
         ),
         ("serve.sh", "#!/bin/sh\nfor i in $(seq 4); do vllm serve Qwen/Qwen3-8B; done\n", "line 2: a loop of unknown length"),
         ("serve.sh", "#!/bin/sh\nnvidia-smi -pl 250\nvllm serve Qwen/Qwen3-8B\n", "power limit of 250 W"),
