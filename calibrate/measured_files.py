@@ -18,13 +18,19 @@ from sim.specs.gpu import GpuSpec
 from sim.specs.gpus import find_gpu
 from sim.specs.lookup import key
 
-KEPT_APART = ("void", "unseen")  # folders: runs that must not be used, and runs that judge what was learnt without them
+VALIDATION = "validation"  # folder of runs that no rate is learnt from: they check rates that were learnt without them
+KEPT_APART = ("void", VALIDATION)  # folders: runs that must not be used, and those
 
 
 def packaged_measurements(gpu: GpuSpec | None = None) -> list[Path]:
     """Packaged netCDF measurement files to learn from, sorted by name: all, or those in the folder of a GPU."""
     found = (_root() / key(gpu.name) if gpu else _root()).rglob("*.nc")
     return sorted(path for path in found if path.parent.name not in KEPT_APART)
+
+
+def validation_measurements() -> list[Path]:
+    """Packaged measurement files that check rates learnt without them, sorted by name; a checkout has them, the wheel has none."""
+    return sorted((_root() / VALIDATION).glob("*.nc"))
 
 
 def _root() -> Path:

@@ -59,8 +59,8 @@ FEATURES: dict[str, tuple[dict[str, Any], str]] = {
 def measured_runs() -> dict[str, list[str]]:
     """Names of packaged runs: those that rates were learnt from, and those that were predicted first."""
     folder = files("scenarios").joinpath("data/measured")
-    names = {part: [each.name for each in folder.joinpath(part).iterdir()] for part in ("h100", "h200", "unseen")}
-    return {"measured": names["h100"] + names["h200"], "checked": names["unseen"]}
+    names = {part: [each.name for each in folder.joinpath(part).iterdir()] for part in ("h100", "h200", "validation")}
+    return {"measured": names["h100"] + names["h200"], "checked": names["validation"]}
 
 
 def status(engine: str, fields: dict[str, Any], mark: str, runs: dict[str, list[str]]) -> str:

@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.measurement import open_measurement
+from calibrate.served.runs import token_times
 from hw.exits import call
 
-MEASURED = Path("scenarios/data/measured/unseen")
+MEASURED = Path("scenarios/data/measured/validation")
 VERSIONS = ("0.23", "0.26")
 SATURATED = ("crowd 256x3", "larger crowd 512x3")  # of the 1B
 Array = NDArray[np.float64]
@@ -57,9 +58,7 @@ def held_back_s(data: Any, load: str) -> float:
     whole = set(data.prompt_tokens.values[data.experiment_index.values == index].tolist())
     first = np.isin(chunks, of) & np.isin(data.chunk_new_tokens.values + data.chunk_cached_tokens.values, list(whole))
     had = np.concatenate([np.repeat(data.collected_s.values[of], data.decode_seqs.values[of]), data.collected_s.values[chunks[first]]])
-    ends = np.cumsum(data.output_tokens.values)
-    requests = np.flatnonzero(data.experiment_index.values == index)
-    times = np.concatenate([data.token_time_s.values[ends[r] - data.output_tokens.values[r] : ends[r]] for r in requests])
+    times = np.concatenate(token_times(data, np.flatnonzero(data.experiment_index.values == index)) or [np.zeros(0)])
     count = min(len(had), len(times))
     return float(np.max(np.sort(times)[:count] - np.sort(had)[:count]))
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import brentq
 
-from calibrate.measured_files import packaged_measurements
+from calibrate.measured_files import packaged_measurements, validation_measurements
 from calibrate.served.in_processes import in_processes
 from calibrate.served.left_out import LEAST_REQUESTS, kind_of_load, without_tp
 from calibrate.served.replay import replay
@@ -93,9 +93,8 @@ def errors_of(path: Path, only: Sequence[str] = ()) -> tuple[tuple[str, str], Er
 def main(argv: Sequence[str]) -> int:
     """Predict, print and write; with KINDs only those, others as OUT.json has them. Returns the exit code."""
     only = tuple(argv[1:])
-    paths = packaged_measurements()
     found: dict[tuple[str, str], Errors] = defaultdict(lambda: Errors([], []))
-    served = [path for path in [*paths, *sorted((paths[0].parent.parent / "unseen").glob("*.nc"))] if "served_" in path.name]
+    served = [path for path in [*packaged_measurements(), *validation_measurements()] if "served_" in path.name]
     for of, parts in in_processes(errors_of, served, (only,), None):
         for whole, part in zip(found[of], parts, strict=True):
             whole += part

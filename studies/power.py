@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import nnls
 
-from calibrate.measured_files import packaged_measurements
+from calibrate.measured_files import VALIDATION, packaged_measurements, validation_measurements
 from calibrate.served.replay import study_of
 from calibrate.served.runs import read_served
 from sim.rates.load import load_rates
@@ -70,20 +70,20 @@ def errors(found: list[tuple[str, float, tuple[float, float, float]]], shares: n
 @program("python -m studies.power")
 def main(argv: Sequence[str]) -> int:
     """Fit, and print what is off."""
-    files = [*packaged_measurements(), *sorted(Path("scenarios/data/measured/unseen").glob("*.nc"))]
+    files = [*packaged_measurements(), *validation_measurements()]
     found = {path: list(loads(path)) for path in files if "served" in path.name}
-    seen = [each for path, of in found.items() if path.parent.name != "unseen" for each in of]
-    unseen = [each for path, of in found.items() if path.parent.name == "unseen" for each in of]
+    seen = [each for path, of in found.items() if path.parent.name != VALIDATION for each in of]
+    held_out = [each for path, of in found.items() if path.parent.name == VALIDATION for each in of]
     print(f"fitted  {np.round(fitted(seen), 3)} to {len(seen)} loads")
     packaged = np.array((IDLE, MEMORY, COMPUTE, KERNELS))
-    for what, of in (("seen", seen), ("unseen", unseen)):
+    for what, of in (("seen", seen), ("held out", held_out)):
         off = errors(of, packaged)
         print(
             f"{what:<8}{len(of):3} loads, packaged shares off {100 * np.median(np.abs(off)):.1f} % in the median, log sd {np.std(off):.3f}"
         )
         inside = np.mean(np.abs(off) <= 1.645 * LOG_SD)
         print(f"        bias {100 * np.median(off):+.1f} %, {100 * inside:.0f} % within the 90 % interval")
-    for (name, drawn, _), off in zip(unseen, errors(unseen, packaged), strict=True):
+    for (name, drawn, _), off in zip(held_out, errors(held_out, packaged), strict=True):
         print(f"{name:<60}{100 * drawn:4.0f} % of the limit {100 * off:+6.1f} %")
     return 0
 

@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from calibrate.measured_files import packaged_measurements
+from calibrate.measured_files import KEPT_APART, packaged_measurements
 from calibrate.measurement import model_of, open_measurement, precision_of, whole_number
 from sim.cost.batch import decode_batch, mixed_batch
 from sim.cost.rates import UNITS, Rates
@@ -107,7 +107,7 @@ def learnt_from(file: str, names: Sequence[str]) -> Iterator[str]:
     """Those of `names` that a packaged file may have been learnt from."""
     stem = Path(file).stem
     for name in names:
-        served, held_out = "served_" in name, name.startswith(("unseen/", "void/"))
+        served, held_out = "served_" in name, name.startswith(tuple(f"{folder}/" for folder in KEPT_APART))
         if stem == "serving_overhead":
             learnt = not held_out and not name.startswith("catalogue")
         elif stem == "kinds":

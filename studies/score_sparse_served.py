@@ -18,7 +18,7 @@ from kernels.sparse_decode import Settings
 from sim.errors import UsageError
 from studies.predict_sparse_served import CELLS, deployment, without_selection_s
 
-MEASURED, PREDICTED = Path("scenarios/data/measured/unseen"), Path("docs/data/predicted-sparse-served.csv")
+MEASURED, PREDICTED = Path("scenarios/data/measured/validation"), Path("docs/data/predicted-sparse-served.csv")
 CHECKS = Path("docs/data/sparse-served-checks.json")
 Key = tuple[int, int, int]  # batch, context, k
 

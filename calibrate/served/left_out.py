@@ -82,12 +82,12 @@ class LeftOut:
     figures: tuple[FigureScore, ...] = ()
 
 
-def left_out(run: ServedRun, draws: int, unseen: bool = False) -> Iterator[LeftOut]:
+def left_out(run: ServedRun, draws: int, held_out: bool = False) -> Iterator[LeftOut]:
     """The run's loads, each sent for the first time, predicted once with what is known of its model and once without, where that can be;
-    of an `unseen` run, which nothing was learnt from, once (without grids of several GPUs, too), at more draws: the median of a few draws
+    of an `held_out` run, which nothing was learnt from, once (without grids of several GPUs, too), at more draws: the median of a few draws
     of a wide kind is off by chance.
     """
-    draws *= WIDE_DRAWS if unseen else 1
+    draws *= WIDE_DRAWS if held_out else 1
     others = without(run.deployment, packaged_seen())
     known = load_rates(run.deployment, seen=others)
     others_overhead = packaged_overhead((run.gpu.name, run.name))  # of vLLM: any other engine is left out whole
@@ -103,7 +103,7 @@ def left_out(run: ServedRun, draws: int, unseen: bool = False) -> Iterator[LeftO
     yield from _scored(kind or part, run, loads, known, overhead, draws)
     if run.tp > 1 and not kind and not {"dtype", "tp"} & set(missing):
         yield from _scored("tp", run, loads, widened(without_tp(run.gpu), run.deployment, seen=others), overhead, draws)
-    if unseen:
+    if held_out:
         return
     if not missing and not elsewhere:
         held = without_model(run.gpu, run.model.name)

@@ -241,8 +241,9 @@ def _checked(path: Path) -> Any:
     check_columns(data, path.name, "request", ("cached_tokens", "session", "turn"), numbers=("cached_tokens", "session", "turn"))
     numbers = ("rate_per_s", "replicate", "window_step_s", "shared_tokens", "documents")
     check_columns(data, path.name, "experiment", ("void", *numbers), numbers=numbers, seconds=("window_step_s",))
-    if "token_time_s" in data:
-        check_columns(data, path.name, "token", ("token_time_s",), seconds=("token_time_s",))
+    for name, seconds in (("token_time_s", ("token_time_s",)), ("token_gap_us", ())):
+        if name in data:
+            check_columns(data, path.name, "token", (name,), numbers=(name,), seconds=seconds)
     return data
 
 
@@ -301,7 +302,7 @@ def _experiment(data: Any, index: int, file: str) -> Experiment:
         rate_per_s=float(data["rate_per_s"].values[index]),
         replicate=int(data["replicate"].values[index]),
         window_step_s=float(data["window_step_s"].values[index]),
-        token_s=_token_times(data, where),
+        token_s=token_times(data, where),
         limits=read_flags(starved, engine=str(data.attrs.get("starved_engine", "vllm"))).limits
         if kind == "burst" and (starved := _starved_flags(data))
         else None,
@@ -334,10 +335,15 @@ def _starved_flags(data: Any) -> str:
     return str(data.attrs.get("starved_server_flags", ""))
 
 
-def _token_times(data: Any, where: NDArray[np.int64]) -> tuple[Array, ...] | None:
-    """Arrival of every token of these requests, from the first one sent; None in files without."""
+def token_times(data: Any, where: NDArray[np.int64]) -> tuple[Array, ...] | None:
+    """Arrival of every token of these requests, s from the experiment's first send; None in files without.
+
+    Files have the microseconds between tokens (token_gap_us), or, older ones, the times themselves (token_time_s).
+    """
     counts = data["output_tokens"].values.astype(np.int64)
-    if "token_time_s" not in data or counts.sum() != data.sizes["token"]:
+    name = next((each for each in ("token_gap_us", "token_time_s") if each in data), None)
+    if name is None or counts.sum() != data.sizes["token"]:
         return None
-    every, ends = data["token_time_s"].values.astype(float), np.cumsum(counts)
-    return tuple(every[ends[i] - counts[i] : ends[i]] for i in where)
+    every, ends = data[name].values, np.cumsum(counts)
+    found = (every[ends[i] - counts[i] : ends[i]].astype(float) for i in where)
+    return tuple(np.cumsum(each) * 1e-6 if name == "token_gap_us" else each for each in found)

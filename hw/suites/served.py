@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hw import machine
 from hw.artifact import table
@@ -69,6 +70,7 @@ REQUEST = {
     "ok": ("complete", "bool"),
     "error": ("what went wrong", ""),
 }
+GAP = "since the request's token before, a first one's since the experiment's first send; requests in order, output_tokens of each"
 EXPERIMENT = {
     "name": ("experiment", ""),
     "kind": ("ladder, closed, open, sessions or burst", ""),
@@ -238,6 +240,12 @@ def summary(experiment: PlannedLoad, records: list[ServedRequest]) -> dict[str, 
     return {"row": row, "requests": [_request(r, start) for r in records], "tokens": tokens}
 
 
+def _gaps_us(tokens: Sequence[Sequence[float]]) -> NDArray[np.int64]:
+    """Receive times of each request's tokens, s, as differences [token]: they pack into two thirds of what times do."""
+    gaps = [np.diff(np.round(np.asarray(one) * 1e6), prepend=0.0) for one in tokens]
+    return np.concatenate([np.zeros(0), *gaps]).astype(np.int64)
+
+
 def _request(record: ServedRequest, start: float) -> dict[str, Any]:
     gaps = np.diff(record.token_s)
     return {
@@ -267,11 +275,7 @@ def dataset(records: Sequence[dict[str, Any]], attrs: dict[str, Any]) -> Any:
     rows = [dict(r["row"]) for r in records]
     requests = [{"experiment_index": i, **q} for i, r in enumerate(records) for q in r["requests"]]
     found = table("request", requests, REQUEST) | table("experiment", rows, EXPERIMENT)
-    found["token_time_s"] = (
-        "token",
-        np.array([t for r in records for one in r["tokens"] for t in one], dtype=np.float32),
-        {"long_name": "receive time from the experiment's first send, requests in order, output_tokens of each", "units": "s"},
-    )
+    found["token_gap_us"] = ("token", _gaps_us([one for r in records for one in r["tokens"]]), {"long_name": GAP, "units": "us"})
     if log := attrs.pop("iterations_log", ""):
         with Path(log).open(encoding="ascii") as lines:
             found |= variables(by_experiment(lines, [float(row.get("began_unix_s", math.inf)) for row in rows]))

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from calibrate.served.validation import ValidationReport, ValidationSettings
 
 PACKAGED = "data/measured"
-UNSEEN = "unseen"  # folder of runs that nothing was learnt from
 Progress = Callable[[int, int], None] | None
 
 
@@ -46,17 +45,19 @@ def chosen_runs(name: str | None) -> list[Path]:
 
 def left_out_of_all(paths: list[Path], draws: int, report: Progress) -> list[LeftOut]:
     """Errors of every run with parts of its deployment left out of all that was learnt, and of those that nothing was learnt from."""
+    from calibrate.measured_files import validation_measurements
     from calibrate.served.in_processes import in_processes
 
-    paths = [*paths, *sorted((paths[0].parent.parent / UNSEEN).glob("*_served_*.nc"))]
+    paths = [*paths, *(path for path in validation_measurements() if "_served_" in path.name)]
     return [each for several in in_processes(_left_out_of, paths, (draws,), report) for each in several]
 
 
 def _left_out_of(path: Path, draws: int) -> list[LeftOut]:
+    from calibrate.measured_files import VALIDATION
     from calibrate.served.left_out import left_out
     from calibrate.served.runs import read_served
 
-    return list(left_out(read_served(path), draws, path.parent.name == UNSEEN))
+    return list(left_out(read_served(path), draws, path.parent.name == VALIDATION))
 
 
 def validate_all(paths: list[Path], options: Mapping[str, Any], report: Progress) -> list[ValidationReport]:

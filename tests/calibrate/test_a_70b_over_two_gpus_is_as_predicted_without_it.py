@@ -10,18 +10,18 @@ from calibrate.steps.grid_cells import read_engine_grid
 from calibrate.steps.predict import predict
 from sim.rates.posterior import packaged_posterior
 
-UNSEEN = Path(str(files("scenarios") / "data" / "measured" / "unseen"))
-pytestmark = pytest.mark.skipif(not UNSEEN.is_dir(), reason="raw runs come with the source tree")
+VALIDATION = Path(str(files("scenarios") / "data" / "measured" / "validation"))
+pytestmark = pytest.mark.skipif(not VALIDATION.is_dir(), reason="raw runs come with the source tree")
 
 
 def test_nothing_is_learnt_from_what_is_kept_apart():
-    assert len(list(UNSEEN.glob("*.nc"))) >= 7
-    assert not [path for path in packaged_measurements() if path.parent.name in ("unseen", "void")]
+    assert len(list(VALIDATION.glob("*.nc"))) >= 7
+    assert not [path for path in packaged_measurements() if path.parent.name in ("validation", "void")]
 
 
 @pytest.mark.parametrize("weights", ["", "_fp8"])
 def test_an_iteration_is_priced_to_three_per_cent_and_nine_in_ten_lie_in_their_intervals(weights):
-    grid = read_engine_grid(UNSEEN / f"h200_engine-grid_llama3.1-70b{weights}_tp2.nc")
+    grid = read_engine_grid(VALIDATION / f"h200_engine-grid_llama3.1-70b{weights}_tp2.nc")
     found = predict(grid, packaged_posterior("h200"), seed=0)
     every = next(part.scores for part in found.parts if part.cells == "all")
     assert not found.learnt_from

@@ -8,7 +8,7 @@ from hw.artifact import load
 from hw.jobs import Job, run
 from hw.suites import host
 
-UNSEEN = Path(__file__).parents[2] / "scenarios/data/measured/unseen"
+VALIDATION = Path(__file__).parents[2] / "scenarios/data/measured/validation"
 
 
 def test_a_processor_without_a_gpu_fills_the_file_with_seconds(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_a_burst_is_timed_per_thing_and_its_first_repeat_does_not_count(monkeypa
 @pytest.mark.parametrize("what", ["launch_eager_done", "layer_compiled_done", "graph_kernel_done", "number_back", "dispatch"])
 def test_hosts_with_gpus_told_their_launches(what: str) -> None:
     for name in ("h100_host", "h100_host_1"):
-        found = load(UNSEEN / f"{name}.nc", "host")
+        found = load(VALIDATION / f"{name}.nc", "host")
         told = dict(zip(found.what.values.tolist(), found.value_median.values.tolist(), strict=True))
         assert 0 < told[what] < 1e-2
         assert told["graph_kernel_done"] < told["launch_eager_done"]

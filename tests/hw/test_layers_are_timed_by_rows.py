@@ -7,7 +7,7 @@ import numpy as np
 from hw.artifact import load
 from hw.suites import layers
 
-UNSEEN = Path(__file__).parents[2] / "scenarios/data/measured/unseen"
+VALIDATION = Path(__file__).parents[2] / "scenarios/data/measured/validation"
 PARTS = [
     {"part": "mlp.down_proj", "k": 4, "n": 8, "kernel": "Some", "instances": 3},
     {"part": "mlp", "k": 8, "n": 8, "kernel": "Moe", "instances": 1},
@@ -33,7 +33,7 @@ def test_late_bursts_do_not_count_and_failures_say_why() -> None:
 
 
 def test_four_bits_read_a_large_weight_in_less_than_half_the_time_of_sixteen_and_compute_no_faster() -> None:
-    machete, marlin = (load(UNSEEN / f"h100_layers_llama3.1-8b_{name}.nc", "layers") for name in ("gptq", "awq_marlin"))
+    machete, marlin = (load(VALIDATION / f"h100_layers_llama3.1-8b_{name}.nc", "layers") for name in ("gptq", "awq_marlin"))
     sixteen_s = {1: 83e-6, 2048: 620e-6}  # gate_up of the same shape by F.linear, on such a card
     for data in (machete, marlin):
         at = {r: float(data.time_s_median[(data.part == "mlp.gate_up_proj") & (data.rows == r)].item()) for r in sixteen_s}

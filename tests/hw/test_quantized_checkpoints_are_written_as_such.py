@@ -10,7 +10,7 @@ from hw.engines.shapes import CHECKPOINTS, engine_flags, write_model
 from hw.jobs import Job
 from hw.suites.served import _flags
 
-UNSEEN = Path(__file__).parents[2] / "scenarios/data/measured/unseen"
+VALIDATION = Path(__file__).parents[2] / "scenarios/data/measured/validation"
 
 
 @pytest.mark.parametrize("name", CHECKPOINTS)
@@ -39,4 +39,4 @@ def test_other_names_are_the_engines(tmp_path: Path) -> None:
     ],
 )
 def test_measured_files_are_of_the_dtype_their_weights_have(file: str, weights: str) -> None:
-    assert precision_of(open_measurement(UNSEEN / f"{file}.nc", ()).attrs).weights == weights
+    assert precision_of(open_measurement(VALIDATION / f"{file}.nc", ()).attrs).weights == weights

@@ -17,7 +17,7 @@ from sim.specs.models import get_model
 from sim.specs.precision import Precision
 from studies.kernel_tables.quantised_fit import line, surface
 
-MEASURED = Path(str(files("scenarios"))) / "data" / "measured" / "unseen"
+MEASURED = Path(str(files("scenarios"))) / "data" / "measured" / "validation"
 KERNELS = {"gptq": "machete", "awq_marlin": "marlin", "fp8-block": "cutlass"}
 H100 = get_gpu("H100")
 

@@ -15,7 +15,7 @@ from sim.errors import UsageError
 from sim.rates.load import load_rates
 from sim.rates.serving import packaged_overhead
 
-RUN = Path(str(files("scenarios"))) / "data/measured/unseen/h200_served_llama3.1-8b_draft-model-k3.nc"
+RUN = Path(str(files("scenarios"))) / "data/measured/validation/h200_served_llama3.1-8b_draft-model-k3.nc"
 DRAFTS = '--speculative-config \'{"method": "draft_model", "model": "MODEL", "num_speculative_tokens": 3}\''
 
 

@@ -11,7 +11,7 @@ from calibrate.served.runs import read_served
 from sim.rates.load import load_rates
 from sim.rates.serving import packaged_overhead
 
-RUN = read_served(Path(str(files("scenarios") / "data" / "measured" / "unseen" / "h200_served_qwen2.5-14b_ngram-k3.nc")))
+RUN = read_served(Path(str(files("scenarios") / "data" / "measured" / "validation" / "h200_served_qwen2.5-14b_ngram-k3.nc")))
 LOAD = next(load for load in RUN.experiments if load.kind == "closed")
 RATES = load_rates(RUN.deployment, seen=())
 

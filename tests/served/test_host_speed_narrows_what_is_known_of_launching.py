@@ -17,7 +17,7 @@ from sim.specs.models import get_model
 from sim.study.deployment import Limits
 from tests.cli import run
 
-HOSTS = [files("scenarios") / "data" / "measured" / "unseen" / name for name in ("h100_host.nc", "h100_host_1.nc")]
+HOSTS = [files("scenarios") / "data" / "measured" / "validation" / name for name in ("h100_host.nc", "h100_host_1.nc")]
 
 
 @pytest.fixture(scope="module")

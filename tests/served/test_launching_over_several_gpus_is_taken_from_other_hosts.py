@@ -9,12 +9,12 @@ from calibrate.served.runs import read_served
 from calibrate.served.validation import ValidationSettings, validate
 from sim.rates.serving import packaged_overhead
 
-UNSEEN = Path(str(files("scenarios") / "data" / "measured" / "unseen"))
-pytestmark = pytest.mark.skipif(not UNSEEN.is_dir(), reason="raw runs come with the source tree")
+VALIDATION = Path(str(files("scenarios") / "data" / "measured" / "validation"))
+pytestmark = pytest.mark.skipif(not VALIDATION.is_dir(), reason="raw runs come with the source tree")
 
 
 def test_intervals_of_a_14b_over_two_gpus_known_from_two_requests_a_second_hold_at_thirty():
-    report = validate(read_served(UNSEEN / "h200_served_qwen3-14b_tp2.nc"), ValidationSettings(draws=16))
+    report = validate(read_served(VALIDATION / "h200_served_qwen3-14b_tp2.nc"), ValidationSettings(draws=16))
     assert report.served.overhead.launch == packaged_overhead().launch
     found = {(s.experiment, s.metric): s for s in report.scores}
     for load in ("open 10/s", "open 30/s", "open 30/s again"):

@@ -11,7 +11,7 @@ from sim.files import package_path
 from simctl.report.question import Report
 from tests.cli import run
 
-SERVED = package_path("scenarios", "data", "measured", "unseen", "h200_served_llama3.1-8b_v0.26.nc")
+SERVED = package_path("scenarios", "data", "measured", "validation", "h200_served_llama3.1-8b_v0.26.nc")
 CHAT = Deployment.of("Llama-3.1-8B", "H100")
 
 

@@ -8,12 +8,12 @@ import pytest
 from calibrate.served.runs import read_served
 from calibrate.served.validation import ValidationSettings, validate
 
-UNSEEN = Path(str(files("scenarios") / "data" / "measured" / "unseen"))
-pytestmark = pytest.mark.skipif(not UNSEEN.is_dir(), reason="raw runs come with the source tree")
+VALIDATION = Path(str(files("scenarios") / "data" / "measured" / "validation"))
+pytestmark = pytest.mark.skipif(not VALIDATION.is_dir(), reason="raw runs come with the source tree")
 
 
 def scores(name, draws=20, **asked):
-    report = validate(read_served(UNSEEN / f"h200_served_{name}.nc"), ValidationSettings(draws=draws, **asked))
+    report = validate(read_served(VALIDATION / f"h200_served_{name}.nc"), ValidationSettings(draws=draws, **asked))
     return {(s.experiment, s.metric): s for s in report.scores}
 
 
@@ -57,5 +57,5 @@ def test_a_70b_in_fp8_below_saturation_answers_within_two_per_cent():
 
 
 def test_a_run_of_replicas_is_read_as_such():
-    run = read_served(UNSEEN / "h200_served_qwen3-14b_x2.nc")
+    run = read_served(VALIDATION / "h200_served_qwen3-14b_x2.nc")
     assert (run.replicas, run.prefill, run.deployment.replicas, run.fleet) == (2, 0, 2, None)

@@ -158,7 +158,7 @@ def test_flags_become_limits():
 
 @pytest.mark.parametrize(("name", "tokens"), [("eager", 30_512), ("pp2", 30_512), ("eagle3-k2", 70_272)])
 def test_a_pool_given_in_bytes_holds_the_tokens_that_the_engine_said(name, tokens):
-    assert read_served(SERVED / "unseen" / f"h100_served_llama3.1-8b_{name}.nc").limits.num_gpu_blocks == tokens // 16
+    assert read_served(SERVED / "validation" / f"h100_served_llama3.1-8b_{name}.nc").limits.num_gpu_blocks == tokens // 16
 
 
 def test_flags_say_drafts_adapters_and_parallelism():

@@ -94,7 +94,7 @@ def test_it_takes_all_packaged_runs_alone():
     ],
 )
 def test_a_run_nothing_was_learnt_from_is_of_the_kind_that_was_never_served(name, kind):
-    assert kind_of_run(read_served(MEASURED / "unseen" / f"h100_served_{name}.nc")) == kind
+    assert kind_of_run(read_served(MEASURED / "validation" / f"h100_served_{name}.nc")) == kind
 
 
 @pytest.mark.parametrize(
@@ -110,6 +110,6 @@ def test_a_run_nothing_was_learnt_from_is_of_the_kind_that_was_never_served(name
 def test_an_engine_that_does_not_overlap_is_predicted_as_one(name, overlaps, monkeypatch):
     asked = []
     monkeypatch.setattr(ServingOverhead, "applied", lambda _, rates, ahead=True: asked.append(ahead) or rates)
-    run_of = read_served(MEASURED / "unseen" / f"{name}.nc")
+    run_of = read_served(MEASURED / "validation" / f"{name}.nc")
     list(left_out(replace(run_of, experiments=run_of.experiments[:1]), draws=1, unseen=True))
     assert asked[0] is overlaps  # the second is of its API server, whose latencies do not ask

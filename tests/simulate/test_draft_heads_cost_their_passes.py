@@ -11,7 +11,7 @@ from sim import Deployment, Workload, get_gpu, get_model, simulate
 from sim.study.deployment import Limits
 from sim.workload.synthetic import Synthetic, draw
 
-UNSEEN = Path(__file__).parents[2] / "scenarios/data/measured/unseen"
+VALIDATION = Path(__file__).parents[2] / "scenarios/data/measured/validation"
 DRAFTS, STREAMS = (1, 2, 4, 7), (1, 4, 16, 64)
 
 
@@ -29,7 +29,7 @@ def tpot_s(drafts: int, streams: int, drafter: str = "eagle3") -> float:
 @cache
 def measured_s(drafts: int) -> dict[int, float]:
     """The same, measured, by streams."""
-    run = read_served(UNSEEN / f"h100_served_llama3.1-8b_eagle3-k{drafts}.nc")
+    run = read_served(VALIDATION / f"h100_served_llama3.1-8b_eagle3-k{drafts}.nc")
     return {e.clients: float(np.mean(e.tpot_s)) for e in run.experiments if e.kind == "ladder"}
 
 

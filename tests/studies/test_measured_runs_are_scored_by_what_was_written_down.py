@@ -8,7 +8,7 @@ from sim.errors import UsageError
 from studies.predict_served import COLUMNS
 from studies.score_predictions import scored
 
-MEASURED = Path(__file__).parents[2] / "scenarios" / "data" / "measured" / "unseen"
+MEASURED = Path(__file__).parents[2] / "scenarios" / "data" / "measured" / "validation"
 MARLIN = MEASURED / "h200_served_llama3.1-8b_awq_marlin.nc"
 
 

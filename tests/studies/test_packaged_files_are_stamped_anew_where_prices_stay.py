@@ -12,7 +12,7 @@ from sim.rates.posterior import read_posterior
 from sim.rates.provenance import GIVEN
 from studies.restamp import changed, learnt_from, measured_prices, stamped_json, stamped_netcdf
 
-BEFORE = {"h100/engine-grid_a.nc": [[1.0, 2.0]], "unseen/h100_served_b.nc": [[3.0, 4.0]]}
+BEFORE = {"h100/engine-grid_a.nc": [[1.0, 2.0]], "validation/h100_served_b.nc": [[3.0, 4.0]]}
 
 
 def test_a_price_within_a_billionth_is_the_same():

@@ -52,7 +52,7 @@ def test_steps_of_another_machine_that_nothing_was_fitted_to_are_within_3_percen
 
 def test_an_h200_of_a_host_never_measured_before_is_within_3_percent_and_inside_as_often_as_said():
     """51 steps measured on 2026-11-28, of which no rate was learnt."""
-    error, inside = predicted("H200", ROOT / "unseen/h200_decode_qwen2.5-7b.nc")
+    error, inside = predicted("H200", ROOT / "validation/h200_decode_qwen2.5-7b.nc")
     assert len(error) == 51
     assert np.median(np.abs(error)) <= 0.012
     assert 0.85 <= inside.mean() <= 0.97
