@@ -123,6 +123,7 @@ NOT_SIMULATED = {
     **dict.fromkeys(("trtllm", "tensorrtllm"), f"TensorRT-LLM {_NEAREST}"),
     **dict.fromkeys(("tgi", "textgenerationinference"), f"text-generation-inference {_NEAREST}"),
     **{name: f"{name} {_NEAREST}" for name in ("lmdeploy", "mlcllm", "exllamav2", "aphrodite")},
+    "nim": "a NIM chooses its engine and settings by itself; --engine vllm with its model and GPUs is the nearest that is",
     "ollama": "Ollama runs llama.cpp: --engine llamacpp",
     **dict.fromkeys(("mlx", "mlxlm"), "MLX is not simulated; --engine llamacpp runs on the same cards"),
 }

@@ -8,7 +8,7 @@ objects.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -36,6 +36,29 @@ def canonical(name: str, document: Any, folder: Path) -> Any:
         served = read_yaml(document["spec"]["serveConfigV2"], f"{name}: serveConfigV2")
         document = {key: value for key, value in document.items() if key != "spec"} | {"spec": served}
     return _reduced(name, document, document)
+
+
+def with_runtimes(documents: Sequence[Any]) -> list[Any]:
+    """The documents, each KServe model with command and arguments of the ServingRuntime among them that it names."""
+    runtimes = {_at(each, "metadata", "name"): each for each in documents if str(_at(each, "kind")).endswith("ServingRuntime")}
+    used, found = [], []
+    for document in documents:
+        model = _at(document, "spec", "predictor", "model")
+        runtime = runtimes.get(_at(model, "runtime"))
+        containers = _at(runtime, "spec", "containers")
+        if isinstance(containers, list) and containers and isinstance(containers[0], dict):
+            base = containers[0]
+            model = base | model | {"args": [*_listed(base.get("args")), *_listed(model.get("args"))]}
+            document = document | {"spec": {**document["spec"], "predictor": {**document["spec"]["predictor"], "model": model}}}
+            used.append(runtime)
+        found.append(document)
+    return [each for each in found if not any(each is one for one in used)]
+
+
+def _at(value: Any, *names: str) -> Any:
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
 
 
 def _with_variables(value: Any, variables: Mapping[str, str], own: Mapping[str, str], folder: Path) -> Any:

@@ -24,7 +24,7 @@ from sim.errors import UsageError
 from sim.files import text_of
 from sim.specs.models import get_model
 from sim.yaml_text import read_yaml
-from simctl.options.deployment_forms import MORE_ARGUMENTS, ROUTING, canonical, environment
+from simctl.options.deployment_forms import MORE_ARGUMENTS, ROUTING, canonical, environment, with_runtimes
 from simctl.options.shell_text import Command, commands, engine_in, environment_of, unit_commands, unset_in
 
 MOST_BYTES = 1 << 18
@@ -47,6 +47,8 @@ PRODUCTS = (
     "accelerator",
 )
 COUNTS = ("nvidia.com/gpu", "amd.com/gpu", "gpu")
+SLICE = re.compile(r"nvidia\.com/mig-\d|\bMIG-[0-9a-f]")
+FOLDER = "the folder"
 NO_SERVER = "no `vllm serve`, SGLang or llama-server in it: neither a command line nor args of a container"
 POWER = "the rates are those of cards at their own limit; take it out to ask for that"
 MOST_COPIES = 1024
@@ -80,6 +82,10 @@ class Found:
 def read_deployment(path: Path) -> Found:
     """Settings of a deployment file. UsageError where no server is in it, or a value is none; OSError when it cannot be read."""
     text = text_of(path, MOST_BYTES, path.name)
+    if path.suffix == ".py":
+        raise UsageError(f"{path.name}: a Python program, which is not run: give a file with the command that it starts")
+    if SLICE.search(text):
+        raise UsageError(f"{path.name}: a slice of a card (MIG) is not simulated; as a card of its own, a YAML file for --gpu describes it")
     servers = servers_of_text(path, text)
     if servers is None:
         documents = documents_of(path, text)
@@ -150,14 +156,14 @@ def front_of(text: str) -> str | None:
 def documents_of(path: Path, text: str) -> list[Any]:
     """The documents of a YAML text, their servers as containers. UsageError for a version of a known API that is not read."""
     name = path.name
-    if re.search(r"\{\{.*\}\}", text) and "apiVersion" in text:
+    if re.search(r"\{\{(?!\s*\.(?:Name|Namespace|Annotations|Labels)\b).*\}\}", text) and "apiVersion" in text:  # those are KServe's own
         raise UsageError(f"{name}: a template of a Helm chart: give the chart's values, or what `helm template` prints")
     documents = [read_yaml(each, name) for each in re.split(r"^---\s*$", text, flags=re.MULTILINE) if each.strip()]
     for document in documents:
         group, _, version = str(document.get("apiVersion", "") if isinstance(document, dict) else "").rpartition("/")
         if version not in VERSIONS.get(group, (version,)):
             raise UsageError(f"{name}: {group}/{version} is not read; versions read are {', '.join(VERSIONS[group])}")
-    return [canonical(name, document, path.parent) for document in documents]
+    return [canonical(name, document, path.parent) for document in with_runtimes(documents)]
 
 
 def read_server(name: str, documents: Sequence[Any]) -> Found:
@@ -276,6 +282,8 @@ def _of_container(name: str, each: dict[str, Any]) -> list[tuple[str, list[str]]
     parts = [each.get("command"), each.get("args")]
     words = [word for part in parts for word in _words_of(name, part)]
     image = str(each.get("image", ""))
+    if (other := engine_in(image)) in NOT_SIMULATED:
+        return [(str(other), words)]
     if (
         "dynamo.frontend" in words
         or (words and re.fullmatch(r"(.*/)?(ba)?sh", words[0]) and not engine_in(" ".join(words)))
@@ -297,8 +305,16 @@ def _of_container(name: str, each: dict[str, Any]) -> list[tuple[str, list[str]]
         return []
     plain = commands(name, shlex.join(words), variables) if words else []
     words = plain[0].words if plain else words
-    weights = ["--model", uri.removeprefix("hf://") if uri.startswith("hf://") else uri.rstrip("/").rpartition("/")[2]] if uri else []
+    weights = ["--model", _of_uri(uri)] if uri else []
     return [(engine, words + (version if engine == "vllm" else []) + weights)]
+
+
+def _of_uri(uri: str) -> str:
+    """The model that a place holds: its repository, what an image is tagged with, or the last folder."""
+    if uri.startswith("hf://"):
+        return uri.removeprefix("hf://")
+    last = uri.rstrip("/").rpartition("/")[2]
+    return last.partition(":")[2] or last if uri.startswith("oci://") else last
 
 
 def _words_of(name: str, part: Any) -> list[str]:
@@ -399,9 +415,10 @@ def _model(value: str, found: Found) -> None:
     """A model by its repository; of a folder that is not here, what it is called, unless the file names one elsewhere."""
     if not value.startswith(("/", "./", "~")) or Path(value).exists():
         found.options["model"] = value
+        found.unused = [said for said in found.unused if not said.startswith(FOLDER)]
     elif "model" not in found.options:
         found.options["model"] = Path(value).name
-        found.unused.append(f"the folder {value} (its name is taken for the model's)")
+        found.unused.append(f"{FOLDER} {value} (its name is taken for the model's)")
 
 
 def _ranks_of_sglang(words: Sequence[str], found: Found) -> None:

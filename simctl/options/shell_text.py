@@ -24,6 +24,9 @@ SERVERS = {
     "llamacpp": r"\bllama-server\b|\bllama\.cpp:(server|full)",
     "trtllm": r"\btrtllm-serve\b|\bdynamo\.trtllm\b|tensorrt_llm\.commands\.serve",
     "tgi": r"text-generation-(inference|launcher)",
+    "nim": r"\bnvcr\.io/nim/",
+    "ollama": r"\bollama/ollama\b|\bollama\s+(serve|run)\b",
+    "lmdeploy": r"\blmdeploy\s+serve\b",
 }
 IMAGES = re.compile(
     r"(^|/)(vllm/vllm-openai(-rocm)?|rocm/vllm|lmsysorg/sglang|llama\.cpp|vllm-runtime|sglang-runtime|llm-d-cuda|text-generation-inference)(:|@|$)"

@@ -237,6 +237,34 @@ run: |
     assert any("maxReplicas 5" in each for each in found.unused)
 
 
+def test_a_serving_runtime_gives_its_models_command_and_arguments(tmp_path):
+    text = """
+apiVersion: serving.kserve.io/v1alpha1
+kind: ServingRuntime
+metadata: {name: vllm-runtime}
+spec:
+  containers:
+  - image: quay.io/modh/vllm:rhoai-2.20-cuda
+    command: [python, -m, vllm.entrypoints.openai.api_server]
+    args: [--model=/mnt/models, "--served-model-name={{.Name}}", --max-num-seqs=96]
+---
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+spec:
+  predictor:
+    minReplicas: 2
+    model:
+      modelFormat: {name: vLLM}
+      runtime: vllm-runtime
+      storageUri: oci://quay.io/catalog/models:granite-3.1-8b-instruct
+      args: ["--max-model-len=16384"]
+"""
+    found = read(tmp_path, "isvc.yaml", text)
+    wanted = {"model": "granite-3.1-8b-instruct", "max_num_seqs": "96", "max_model_len": "16384", "replicas": 2}
+    assert {name: found.options.get(name) for name in wanted} == wanted
+    assert not any("another server" in each for each in found.unused)
+
+
 def test_a_file_beside_sets_what_the_text_does_not(tmp_path):
     text = "#!/bin/sh\nvllm serve $MODEL --tensor-parallel-size ${TP:-2}\n"
     found = read(tmp_path, "serve.sh", text, "MODEL=Qwen/Qwen3-8B\nexport TP='4'\n# TP=8\n")
@@ -269,6 +297,11 @@ def test_a_file_beside_sets_what_the_text_does_not(tmp_path):
             "docker run ghcr.io/huggingface/text-generation-inference:3.0 --model-id Qwen/Qwen3-8B",
             "text-generation-inference is not",
         ),
+        ("compose.yml", "services: {a: {image: ollama/ollama}}", "Ollama runs llama.cpp: --engine llamacpp"),
+        ("compose.yml", "services: {a: {image: nvcr.io/nim/meta/llama-3.1-8b-instruct:1.8}}", "a NIM chooses its engine"),
+        ("serve.py", "cmd = ['vllm', 'serve']", "a Python program, which is not run"),
+        ("serve.sh", "CUDA_VISIBLE_DEVICES=MIG-4ae2 vllm serve Qwen/Qwen3-8B", "a slice of a card (MIG) is not simulated"),
+        ("pod.yaml", "resources: {limits: {nvidia.com/mig-1g.10gb: 1}}", "a slice of a card (MIG) is not simulated"),
         ("values.yaml", "servingEngineSpec: {modelSpec: []}", "servingEngineSpec.modelSpec lists no model"),
     ],
 )
