@@ -29,6 +29,7 @@ DATA = {
     "field.txt": "python -m studies.field",
     "kv-capacity.txt": "python -m studies.kv_capacity",
     "kv-pools.txt": "python -m studies.kv_capacity --public",
+    "learned-hosts.txt": "python -m studies.learned_hosts",
     "plan-questions.txt": "python -m studies.plan_questions",
     "recall.txt": "python -m studies.recall",
     "validate.txt": "simctl validate",

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.served.host_fit import ORDINARY, Learnt, Suspicion, as_on, learn_host, sharing
+from calibrate.served.kept import token_interval
 from calibrate.served.replay import Prediction, replay
 from calibrate.served.runs import Experiment, ServedRun
 from sim.cost.rates import RateDraws
@@ -30,7 +31,7 @@ SUSPICIONS = (Suspicion(CLOCK, clock=0.35, clock_sd=0.2), Suspicion(GPU, step_sd
 ODDS = math.log(0.03)  # of each suspicion beside an ordinary server, before anything is seen
 LEAST_EFFECT = 0.02  # log of a load's mean E2EL: less is no cause
 LEAST_TOTAL = 0.05  # log of mean E2EL over the loads
-LEAST_REQUEST = 0.1  # of the API server's times, of which no interval is known
+LEAST_REQUEST = 0.1  # of the API server's times
 DRAWS = 40  # of servers like it
 API = ("request", "token")
 TERMS = {"launch": HOST, "work": HOST, "request": HOST, "token": HOST, "step": GPU, "clock": CLOCK, "prompts": PROMPTS}
@@ -38,8 +39,7 @@ TERMS = {"launch": HOST, "work": HOST, "request": HOST, "token": HOST, "step": G
 
 class Factor(NamedTuple):
     """A factor on what was predicted with its 90 % interval, and what it adds to the busiest load's mean TTFT and mean TPOT, and to the log
-    of mean E2EL of the load that shows most of it. Of `prompts` the value is tokens that they share. Of `request` and `token`, times of the
-    API server, no interval is known.
+    of mean E2EL of the load that shows most of it. Of `prompts` the value is tokens that they share. No interval is known of `request`.
     """
 
     name: str
@@ -110,7 +110,7 @@ def slower_by(loads: Sequence[LoadTimes]) -> float:
 def _is_cause(f: Factor) -> bool:
     """Whether a factor of the host, on an ordinary GPU, makes a difference that is no chance."""
     if f.name in API:
-        return abs(f.effect) > LEAST_REQUEST
+        return abs(f.effect) > LEAST_REQUEST and not f.low <= 1.0 <= f.high
     return TERMS[f.name] == HOST and abs(f.effect) > LEAST_EFFECT and not f.low <= 1.0 <= f.high
 
 
@@ -168,7 +168,10 @@ def _factor(
     if name == "prompts":
         low, value, high, tokens = learnt.shared_tokens[0], learnt.shared_tokens[1], learnt.shared_tokens[2], 0.0
     elif name in API:
-        value = host.api_s[f"{name}_s"] / max(plain.api_s[f"{name}_s"], 1e-9)
+        ordinary_s = max(plain.api_s[f"{name}_s"], 1e-9)
+        value = host.api_s[f"{name}_s"] / ordinary_s
+        if name == "token":
+            low, high = (each / ordinary_s for each in token_interval(host.api_s["token_s"]))
         host = replace(host, api_s={**host.api_s, f"{name}_s": plain.api_s[f"{name}_s"]})
     else:
         value = getattr(host, name)

@@ -15,6 +15,7 @@ from calibrate.logs.read import is_log, read_log
 from calibrate.logs.requests import ServedLog
 from calibrate.served.alarms import SAY, cached_prompts, look_alikes, tokens_too_soon
 from calibrate.served.causes import CLOCK, GPU, HOST, LEAST_TOTAL, PROMPTS, Causes, Factor, causes_of, slower_by
+from calibrate.served.kept import kept
 from calibrate.served.runs import Experiment, ServedRun, read_served
 from calibrate.served.time_units import check_times
 from sim.errors import SimctlError, UsageError
@@ -95,7 +96,7 @@ class CheckAnswer(Shown):
         """
         if not self.stepped:
             raise UsageError(f"{self.run.gpu.name}: no engine was stepped on this GPU: learn its rates instead (simctl learn --out)")
-        return self.causes.learnt.host
+        return kept(self.causes.learnt)
 
     def require_learnable(self) -> None:
         """Raises SimctlError where the logs do not say what their prompts share: rates learnt from them would be of nothing."""

@@ -147,7 +147,8 @@ def learn_host(
     found = _with_sds(replace(known.host(at), source=f"learnt from {learnt_from} requests of {run.name}"), sds)
     tokens = _shared_interval(known, at, root) if suspicion.shared else (0.0, 0.0, 0.0)
     evidence = _evidence(line, observed, misfit[metric], at, root)
-    return Learnt(found, _with_sds(known.host(np.zeros(size)), before), tokens, evidence, tuple(at.tolist()))
+    usual = replace(centre, api_s={**centre.api_s, "token_s": (prior or HostRates()).token_s})
+    return Learnt(found, _with_sds(known._replace(centre=usual).host(np.zeros(size)), before), tokens, evidence, tuple(at.tolist()))
 
 
 def _with_sds(host: Host, sds: dict[str, float]) -> Host:
