@@ -34,6 +34,8 @@ LINE = 64  # bytes that a processor reads together
 class RequestRow:
     """One request. What every iteration reads comes first."""
 
+    final: int = 0  # epoch of its last token, where it is steady (sim.engine.rows.steady); 0: it is not
+    entered: int = 0  # epoch in which it became so
     computed: Small = 0  # tokens that have KV, those of iterations under way among them
     generated: Small = 0  # tokens sampled
     under_way: Small = 0  # tokens of iterations under way
@@ -124,6 +126,7 @@ class EngineRow:
     by_prefix: int = 0  # longest cached prefix first
     heard: int = 1  # it stops where tokens are sent
     keep: int = 0  # a log
+    settles: int = 0  # decodes may be steady
     # prices
     jumps: int = 0  # decode iterations lie on chords
     window: int = 0
@@ -148,6 +151,7 @@ class EngineRow:
     part_tokens: int = 0  # of a part, beyond which chunks are cut
     # where its parts of the columns begin
     first_piece: int = 0
+    first_phase: int = 0
     first_block: int = 0
     end_block: int = 0
     first_slot: int = 0
@@ -208,6 +212,12 @@ class EngineRow:
     queued: int = 0
     deferred: int = 0  # of these, those that were passed over while their tokens were on the way
     running: int = 0
+    settled: int = 0  # of these, leading ones that are steady
+    steady: int = 0
+    steady_context: int = 0  # tokens cached of them
+    epoch: int = 0
+    sent_epoch: int = 0
+    next_final: int = NEVER
     inside: int = 0  # of SGLang: admitted and not done
     begun: int = NOBODY  # whose prompt goes on in the next prefill batch
     prefilled: int = 0  # shares of the latest prefill batch, until the next decision
@@ -274,6 +284,9 @@ class IterationRow:
     started: int = 0
     decodes: int = 0  # shares of one token behind the prompt
     context: int = 0  # tokens that these read, where no drafts are verified
+    steady: int = 0  # requests that decode beside its shares
+    steady_context: int = 0
+    epoch: int = 0
     row: int = NOBODY
 
 
@@ -431,6 +444,7 @@ class Core(NamedTuple):
     table: MutableSequence[int]  # blocks by contents + 1, 0: none
     names: MutableSequence[int]  # of blocks that several requests begin with, whole numbers from 0 on (see RequestRow)
     seen: MutableSequence[int]  # where host RAM keeps KV: whether a request used its leading blocks there, or offered them
+    phases: MutableSequence[int]  # [replicas * tokens of a block] steady requests that take a new block together
     padding: MutableSequence[float]  # [decodes] rows that the graph for so many computes beyond them
     acceptance: MutableSequence[float]  # [draft tokens] chance that the draft at a place is accepted, given that all before it are
     chords: MutableSequence[int]  # [batch * OCTAVES + octave] ticks of decodes at a mean context of 2**octave, -1 where not known yet

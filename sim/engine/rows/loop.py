@@ -87,10 +87,10 @@ def choose(e: Core, s: EngineRow) -> int:
     i = 1 if s.under_way == 0 else 0
     it = e.iterations[s.first_iteration + i]
     decide_by_kind(e, s, i)
-    if not it.shares and it.preempted and s.under_way == NOBODY:
+    if not it.shares + it.steady and it.preempted and s.under_way == NOBODY:
         s.evicted += it.preempted
         decide_by_kind(e, s, i)
-    if not it.shares:
+    if not it.shares + it.steady:
         s.evicted += it.preempted
         if s.host_blocks:
             send_transfers(e, s, s.now, max(s.now, s.ends), s.decisions + 1)

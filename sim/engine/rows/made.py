@@ -61,6 +61,8 @@ def engine_row(config: EngineConfig, steps: StepTime | None, most_tokens: int, k
     (_vllm if config.scheduler == "vllm" else _sglang)(s, config)
     if steps is not None:
         _prices(s, steps)
+    plain = not (s.kind or s.drafting or s.ranked or s.host_blocks or s.keep or s.threshold) and s.interval == 1
+    s.settles = int(plain and s.jumps and s.budget > s.seqs)  # a chunk leaves the requests behind it their tokens
     s.free = s.blank = config.num_gpu_blocks - 1
     s.seats = config.max_num_seqs * (LOADING if s.host_blocks else 1)
     s.most_blocks = ENDINGS if s.kind == at.SGLANG else -(-min(most_tokens + 2 * s.drafting + 2, config.max_model_len) // s.block) + 1
@@ -134,7 +136,7 @@ def make_core(
         values |= {
             "first_block": i * blocks, "end_block": (i + 1) * blocks, "fresh": i * blocks, "first_slot": i * slots,
             "first_running": i * (seqs + one.seats), "first_held": i * one.seats * one.most_blocks, "first_share": 2 * i * (seqs + 1),
-            "first_piece": i * room,
+            "first_piece": i * room, "first_phase": i * one.block,
             "first_chunk": i * one.host_blocks, "next_chunk": i * one.host_blocks, "first_host_slot": replicas * slots + i * host_slots,
             "first_send": 2 * i * seqs, "first_iteration": 2 * i, "first_row": i * one.row_room, "first_entry": i * one.entry_room,
             "root": i * (blocks + 1), "next_node": i * (blocks + 1) + 1,
@@ -156,7 +158,7 @@ def make_core(
     prices: dict[str, Any] = {
         "chords": np.full((seqs + 1) * at.OCTAVES, -1, dtype=np.int64), "by_rows": np.full(3 * rows, -1.0), "heads": np.full(logits, -1.0),
         "draft_by_rows": np.full(3 * rows if one.draft_model else 0, -1.0), "draft_heads": np.full(logits if one.draft_model else 0, -1.0),
-        "acceptance": acceptance, "padding": padding,
+        "acceptance": acceptance, "padding": padding, "phases": np.zeros(replicas * one.block, dtype=np.int64),
     }  # fmt: skip
     works = {"row_works": steps, "draft_row_works": steps.draft if steps and one.draft_model else None}
     tables: dict[str, Any] = {name: of.row_works(rows).ravel() if of else np.zeros(0) for name, of in works.items()}

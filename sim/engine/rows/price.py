@@ -67,7 +67,8 @@ class Batch(NamedTuple):
 
 def batch_of(e: Core, s: EngineRow, it: IterationRow, i: int) -> Batch:
     """The sums of an iteration that is about to run."""
-    decodes = context = near = verifying = longest = behind = draft_near = 0
+    near = verifying = longest = behind = draft_near = 0
+    decodes, context = it.steady, it.steady_context
     chunks = tokens = read = pairs = near_read = near_pairs = logits = head_pairs = head_cached = 0.0
     verified = verified_read = verified_pairs = verified_near_read = verified_near_pairs = 0.0
     window = s.window
@@ -142,16 +143,20 @@ def preparing(s: EngineRow, sequences: int, prefill: int) -> int:
 def occupied(s: EngineRow, it: IterationRow) -> int:
     """Ticks for which an iteration keeps the host: preparing it, and launching what no graph does."""
     reading = s.launching_pieces if it.tokens <= s.parts * GRAPH_TOKENS else s.launching
-    return preparing(s, it.shares, it.reads_prompt) + (reading if it.reads_prompt else s.launching_decodes)
+    return preparing(s, it.shares + it.steady, it.reads_prompt) + (reading if it.reads_prompt else s.launching_decodes)
 
 
 def price(e: Core, s: EngineRow, i: int, given: Given) -> None:
     """Price iteration `i`: `s.priced` holds its ticks."""
     it = e.iterations[s.first_iteration + i]
-    b = decodes_alone(it.decodes, it.context) if s.jumps and not s.drafting and it.decodes == it.shares else batch_of(e, s, it, i)
+    b = (
+        decodes_alone(it.decodes, it.context)
+        if s.jumps and not s.drafting and it.decodes == it.shares + it.steady
+        else batch_of(e, s, it, i)
+    )
     chunks = int(b.chunks)
     all_verify = b.verifying > 0 and b.verifying == chunks and all_logits(b)
-    ready = preparing(s, it.shares, int(chunks > 0))
+    ready = preparing(s, it.shares + it.steady, int(chunks > 0))
     exposed, left = max(ready - it.head_start, 0), max(it.head_start - ready, 0)
     context = b.context
     if it.shared:

@@ -15,6 +15,8 @@ from sim.engine.rows.layout import NOBODY, OUTSIDE, RUNNING, Core, EngineRow, It
 from sim.engine.rows.log import note_chunk, note_loss
 from sim.engine.rows.offload import blocks_to_offer, finish_offers, host_hits, load, offer, unpin_hits
 from sim.engine.rows.sending import note_token
+from sim.engine.rows.shares import plain_share, share_at
+from sim.engine.rows.steady import settle, steady_before, steady_shares, unsettle_all
 from sim.engine.rows.waiting import next_waiting, pass_over, put_back, take_out
 
 
@@ -22,11 +24,15 @@ def decide(e: Core, s: EngineRow, i: int) -> None:
     """Decide iteration `i` (0 or 1, whichever is not under way): running requests in order, then admissions unless somebody left."""
     it = e.iterations[s.first_iteration + i]
     it.shares = it.tokens = it.admitted = it.preempted = it.lacks = it.reads_prompt = it.decodes = it.context = 0
+    it.steady = it.steady_context = 0
     it.uniform = int(s.drafting > 0)
     s.decisions += 1
     if s.interval > 1:
         hold_prefill(e, s)
-    budget = running_shares(e, s, it, i, s.budget - s.drafter_rows)
+    if s.steady:
+        steady_shares(e, s, it)
+    it.epoch = s.epoch
+    budget = running_shares(e, s, it, i, s.budget - s.drafter_rows - it.steady)
     started = it.shares
     if it.preempted:
         it.lacks = BLOCKS
@@ -51,11 +57,6 @@ def decide(e: Core, s: EngineRow, i: int) -> None:
 def gives_later(s: EngineRow) -> bool:
     """Whether shares are given when all are decided: one may be withdrawn before, or is looked at as it was."""
     return s.ranked > 0 or s.interval > 1
-
-
-def share_at(s: EngineRow, i: int) -> int:
-    """Where the shares of iteration `i` begin."""
-    return s.first_share + i * (s.seqs + 1)
 
 
 def give_share(e: Core, s: EngineRow, it: IterationRow, place: int) -> None:
@@ -85,11 +86,17 @@ def give_share(e: Core, s: EngineRow, it: IterationRow, place: int) -> None:
 def running_shares(e: Core, s: EngineRow, it: IterationRow, i: int, budget: int) -> int:
     """Give each running request its tokens, preempting while KV blocks are short. Returns the budget left."""
     threshold, quick = threshold_of(s), not s.drafting and not gives_later(s)
-    index = decodes = context = 0
+    decodes = context = 0
     begin = share_at(s, i)
+    while s.settled < s.running and e.requests[e.running[s.first_running + s.settled]].final:
+        s.settled += 1
+    index = s.settled
     while index < s.running and budget > 0:
         r = e.running[s.first_running + index]
         row = e.requests[r]
+        if row.final:
+            index += 1
+            continue
         start = row.computed
         wanted = row.prompt + row.generated + row.coming - start
         if quick and wanted == 1 and start >= row.prompt and start < row.held * s.block:
@@ -110,6 +117,8 @@ def running_shares(e: Core, s: EngineRow, it: IterationRow, i: int, budget: int)
             context += start
             budget -= 1
             index += 1
+            if s.settles:
+                settle(e, s, r)
             continue
         if row.coming and start + 2 - row.coming >= row.prompt + row.output:
             wanted = 0  # its last token is on the way
@@ -156,14 +165,6 @@ def running_shares(e: Core, s: EngineRow, it: IterationRow, i: int, budget: int)
     it.decodes += decodes
     it.context += context
     return budget
-
-
-def plain_share(e: Core, place: int, r: int) -> None:
-    """A share of one token that a request decodes."""
-    share = e.shares[place]
-    share.plain = share.request = r
-    share.tokens = share.samples = 1
-    share.drafts = share.blind = share.admitted = share.in_prefill = 0
 
 
 def threshold_of(s: EngineRow) -> int:
@@ -340,7 +341,7 @@ def collect(e: Core, s: EngineRow, i: int) -> int:
                 if done >= (row.hashed + 1) * s.block:
                     remember(e, s, r, done)
         if s.keep or row.generated == 1 + kept or row.generated >= row.output:
-            note_token(e, s, it, r, 1 + kept, place)
+            note_token(e, s, it, r, 1 + kept, place + steady_before(e, s, it, r) if it.steady else place)
         place += 1
         if row.generated >= row.output:
             if stale:
@@ -357,7 +358,8 @@ def collect(e: Core, s: EngineRow, i: int) -> int:
             row.drafts = s.drafting
     if gone:
         drop_finished(e, s)
-    return place
+    s.sent_epoch = it.epoch
+    return place + it.steady
 
 
 def note_gone(e: Core, s: EngineRow, r: int) -> None:
@@ -383,6 +385,8 @@ def drop_finished(e: Core, s: EngineRow) -> None:
 
 def cancel(e: Core, s: EngineRow, r: int) -> None:
     """Forget a request whose client has given up, and free its blocks: an iteration under way still writes them, before any other."""
+    if s.steady:
+        unsettle_all(e, s)
     row = e.requests[r]
     row.cancelled = 1
     if row.state == RUNNING:
