@@ -41,7 +41,7 @@ def table(dim: str, rows: Sequence[Mapping[str, Any]], described: Mapping[str, t
             array = np.array(values, dtype=np.int8)
         elif all(isinstance(v, int) for v in values):
             # netCDF-3 has no 64-bit integer: a large count travels as a float, exact up to 2**53
-            array = np.array(values, dtype=np.int64 if max(map(abs, values)) < 2**31 else np.float64)
+            array = np.array(values, dtype=np.int64 if max(abs(v) for v in values if v is not None) < 2**31 else np.float64)
         else:
             array = np.array([np.nan if v is None else float(v) for v in values])
         variables[name] = (dim, array, {"long_name": text, "units": unit})
@@ -70,8 +70,10 @@ def packed(dataset: xr.Dataset) -> memoryview:
             slim[name] = (variable.dims, narrowed(variable.values, str(variable.attrs.get("units", ""))), variable.attrs)
     for variable in slim.variables.values():
         variable.encoding = {}
-    packing = {"f": NUMBERS, "i": NUMBERS, "u": NUMBERS, "O": TEXT, "U": TEXT}
-    encoding = {name: packing[v.dtype.kind] for name, v in slim.variables.items() if v.dtype.kind in packing}
+    packing: dict[str, Mapping[str, Any]] = {"f": NUMBERS, "i": NUMBERS, "u": NUMBERS, "O": TEXT, "U": TEXT}
+    encoding: dict[str, Mapping[str, Any]] = {
+        str(name): packing[v.dtype.kind] for name, v in slim.variables.items() if v.dtype.kind in packing
+    }
     return netcdf_content({"/": slim}, {"/": encoding}, libver=FORMAT)
 
 

@@ -99,7 +99,7 @@ async def _score(target: Target, tokens: Sequence[int], k: int, token_ids: bool)
         hint = "" if token_ids else "; a server that tells token ids can be compared with --token-ids"
         raise SimctlError(f"{target.url} does not score prompts (echo with logprobs): {error}{hint}") from error
     except (StreamError, OSError, TimeoutError) as error:
-        raise SimctlError(f"{target.url}: {error or type(error).__name__}") from error
+        raise SimctlError(f"{target.url}: {str(error) or type(error).__name__}") from error
 
 
 async def _next(target: Target, tokens: Sequence[int], at: int, k: int) -> tuple[Top, float]:

@@ -50,7 +50,7 @@ def work(
     log: Callable[[str], None] = print,
 ) -> Cells:  # fmt: skip
     """Every cell in order, as (suite, call giving rows); `limits` are the rows of `roofline_rows`."""
-    rate = {r["op"]: float(r["rate"]) for r in limits}  # type: ignore[arg-type]
+    rate = {r["op"]: float(r["rate"]) for r in limits}
     bench = Bench(rate["read"], max(rate["update"], rate["copy"]), rate["h2d"], repeats, deadline, log)
     if "gdn" in suites:
         for batch, heads in ((128, 48), (32, 48), (8, 48), (1, 48), (128, 32)):
@@ -66,11 +66,11 @@ def roofline_rows(measured: list[roofline.Row]) -> list[Row]:
     """Roofline microbenchmarks as rows of suite `floor`; a rate in flop/s or a time is in the note."""
     out = []
     for f in measured:
-        moved = float(f["bytes"])  # type: ignore[arg-type]
+        moved = float(f["bytes"])
         note = "" if moved else f"{f['value']:.6g} {f['unit']}"
         out.append(results.row(
             "floor", str(f["name"]), "floor", median=f["median_s"], p10=f["p10_s"], p90=f["p90_s"], repeats=f["repeats"],
-            moved=moved, rate=float(f["value"]) if moved else float("nan"), note=note,  # type: ignore[arg-type]
+            moved=moved, rate=float(f["value"]) if moved else float("nan"), note=note,
         ))  # fmt: skip
     return out
 

@@ -156,13 +156,14 @@ def sparse(bench: Bench, cell: BenchCell, k: int, kinds: tuple[str, ...] = ("min
             rows.append(row("sparse", "select", kind, note=f"{FAILED}: {note}", **labels))
             continue
         exact = exact_attention(cell.q[0], stream_kept(*cell.pages(0), cell.table, chosen))
-        calls = [functools.partial(both, i) for i in sets]
+        calls: list[timing.Work] = [functools.partial(both, i) for i in sets]
         error = functools.partial(lambda call, exact: reference.relative_error(call(), exact), calls[0], exact)
         rows += measured(bench, "sparse", "select_gather", {kind: Candidate(calls, scan + kept, error)}, bench.read, **labels)
         # By itself the gather gets other blocks at every call: it would find the same few in the L2 cache.
         others = [random_blocks(cell, k) for _ in range(max(cell.sets, -(-BEYOND_L2 // kept)))]
         gathers: list[timing.Work] = [functools.partial(gather, i % cell.sets, o) for i, o in enumerate(others)]
-        for op, calls, moved in (("select", [functools.partial(select, i) for i in sets], scan), ("gather", gathers, kept)):
+        selects: list[timing.Work] = [functools.partial(select, i) for i in sets]
+        for op, calls, moved in (("select", selects, scan), ("gather", gathers, kept)):
             rows += measured(bench, "sparse", op, {kind: Candidate(calls, moved, None)}, bench.read, **labels)
     return rows
 

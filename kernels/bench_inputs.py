@@ -91,10 +91,7 @@ def random_blocks(c: BenchCell, k: int, sink: int = 1, local: int = 2) -> torch.
 
 def stream_pages(k: torch.Tensor, v: torch.Tensor, table: torch.Tensor, step: int = 256) -> Stream:
     """Paged caches [pages, KV heads, page, D], `step` pages at a time."""
-    return lambda b: (
-        tuple(x[pages].transpose(0, 1).flatten(1, 2) for x in (k, v))  # type: ignore[misc]
-        for pages in table[b].long().split(step)
-    )
+    return lambda b: (tuple(x[pages].transpose(0, 1).flatten(1, 2) for x in (k, v)) for pages in table[b].long().split(step))
 
 
 def stream_contiguous(k: torch.Tensor, v: torch.Tensor, step: int = 256 * PAGE) -> Stream:
@@ -130,5 +127,6 @@ def exact_attention(q: torch.Tensor, stream: Stream) -> torch.Tensor:
                 alpha = torch.exp(state[0] - m)
                 total, acc = total + state[1] * alpha, acc + state[2] * alpha
             state = m, total, acc
+        assert state is not None, "no blocks"
         out[b] = (state[2] / state[1]).view(q.shape[1:])
     return out

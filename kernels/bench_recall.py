@@ -31,10 +31,12 @@ BLOCKS = (128, 64, 32, 16)  # tokens
 KS = (1, 2, 4, 8, 16, 32)
 COLUMNS = ("context_tokens", "haystack", "distractors", "block_tokens", "candidates", "blocks", "within", "found", "dense", "trials")
 
+Counts = Counter[tuple[object, ...]]  # times by what
 
-def cell(model: retriever.Retriever, context: int, paragraph: int, distractors: int, trials: int, gen: torch.Generator) -> Counter[tuple]:
+
+def cell(model: retriever.Retriever, context: int, paragraph: int, distractors: int, trials: int, gen: torch.Generator) -> Counts:
     """Counts of a cell by (block, what, blocks): what is `rank`, `found`, `dense` or `trials`, the last three of blocks of 128 tokens."""
-    counts: Counter[tuple] = Counter()
+    counts: Counts = Counter()
     batch = max(1, min(-(-trials // NEEDLES), 2**21 // context))
     for _ in range(-(-trials // (batch * NEEDLES))):
         ends = {"first": SINK * BLOCK, "last": (LOCAL + 1) * BLOCK}
@@ -54,9 +56,9 @@ def cell(model: retriever.Retriever, context: int, paragraph: int, distractors: 
 def one_needle(
     model: retriever.Retriever, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lens: torch.Tensor, bounds: Summaries,
     value: torch.Tensor, at: torch.Tensor,
-) -> Counter[tuple]:  # fmt: skip
+) -> Counts:  # fmt: skip
     """Counts of one needle in each haystack: q [B, G, D], k and v [B, 1, N, D], value and position [B]."""
-    counts: Counter[tuple] = Counter()
+    counts: Counts = Counter()
     block = bounds.block
     ends = {"sink_blocks": SINK * BLOCK // block, "local_blocks": LOCAL * BLOCK // block}
     scores = torch.full((q.shape[0], 1, bounds.blocks), -torch.inf, device=q.device)
@@ -77,7 +79,7 @@ def one_needle(
     return counts
 
 
-def rows(counts: Counter[tuple], context: int, haystack: str, distractors: int) -> Iterator[tuple[object, ...]]:
+def rows(counts: Counts, context: int, haystack: str, distractors: int) -> Iterator[tuple[object, ...]]:
     """The rows of a cell, with as many blocks as are candidates at most."""
     trials = counts[BLOCK, "trials", 0]
     for block in BLOCKS:

@@ -124,12 +124,12 @@ def gather_decode(
     if stage_page is not None and not 0 <= stage_page <= k_cache.shape[0] - batch * k:
         raise ValueError(f"stage_page: {batch * k} pages from {stage_page} do not fit a cache of {k_cache.shape[0]}")
     tiered = k_host is not None or v_host is not None
-    if tiered:
+    if k_host is not None or v_host is not None:
         if page_table is None:
             raise ValueError("page_table: host pages need one")
         shape = [None, heads_kv, k_cache.shape[2], d]
-        checks.tensor("k_host", k_host, shape, [q.dtype], q, pinned=True)
-        checks.tensor("v_host", v_host, list(k_host.shape), [q.dtype], q, pinned=True)
+        k_host = checks.tensor("k_host", k_host, shape, [q.dtype], q, pinned=True)
+        v_host = checks.tensor("v_host", v_host, list(k_host.shape), [q.dtype], q, pinned=True)
     else:
         k_host, v_host = k_cache, v_cache
     slots, parts = sink_blocks + local_blocks + k, parts_of(k, block, sink_blocks, local_blocks, tile)

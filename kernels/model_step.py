@@ -133,6 +133,7 @@ class ModelStep:
     def _fill_tiers(self, i: int, full: torch.Tensor, made: summaries.Summaries, lens: torch.Tensor) -> None:
         """Random keys and values of layer `i`, drawn on the device: to the host whole, to the device where it keeps them."""
         slots = self.sink + self.ring
+        assert self.host is not None, "filled where the host has them"
         for which in (0, 1):
             full.normal_(generator=self.gen)
             if which == 0:
@@ -176,6 +177,7 @@ class ModelStep:
         if mode == "dense":
             dense_decode(self.q, k, v, self.lens, self.table, out=self.attended, workspace=self.parts)
             return
+        assert self.summaries is not None, "made for a mode with selection"
         selector.select(self.q, self.summaries[i], self.lens, self.k_blocks, sink_blocks=self.sink, local_blocks=self.local,
                         out=self.selected, workspace=self.selecting)  # fmt: skip
         host = {} if self.host is None else {"k_host": self.host[i][0], "v_host": self.host[i][1]}

@@ -11,6 +11,7 @@ host memory. Buffers are several times the L2 cache. Bandwidths are decimal. Run
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ import triton.language as tl
 
 from kernels import timing
 
-Row = dict[str, object]
+Row = dict[str, Any]
 
 
 @triton.jit

@@ -14,6 +14,7 @@ which are always read. `SCORE_BOUND` bounds |score - float64 score| over the lar
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import triton
@@ -153,7 +154,7 @@ def select(
     heads_kv = summaries.data.shape[1]
     if page_table is not None:
         checks.tensor("page_table", page_table, [batch, None], [torch.int32], q)
-    blocks = summaries.blocks if page_table is None else page_table.shape[1]
+    blocks = cast("Summaries", summaries).blocks if page_table is None else page_table.shape[1]
     if summaries.scale is None and summaries.data.dtype != q.dtype:
         raise ValueError(f"summaries: {summaries.data.dtype} for a {q.dtype} query")
     group = checks.head_group(heads_q, heads_kv)

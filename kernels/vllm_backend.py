@@ -158,7 +158,7 @@ class SparseDecodeImpl(FlashAttentionImpl):
         key: torch.Tensor,
         value: torch.Tensor,
         kv_cache: torch.Tensor,
-        attn_metadata: SparseDecodeMetadata,
+        attn_metadata: SparseDecodeMetadata | None,
         output: torch.Tensor,
         output_scale: torch.Tensor | None = None,
         output_block_scale: torch.Tensor | None = None,

@@ -30,10 +30,14 @@ ENOUGH = 0.05  # no more cells once the interval is within this share of what ev
 class Measurable(Protocol):
     """Cells to choose from: the model's shape, their work, and seconds for each [cell] and for the run's own checks."""
 
-    shape: str
-    cells: StepCells
-    cost_s: Array
-    checks_s: float
+    @property
+    def shape(self) -> str: ...
+    @property
+    def cells(self) -> StepCells: ...
+    @property
+    def cost_s(self) -> Array: ...
+    @property
+    def checks_s(self) -> float: ...
 
 
 @dataclass(frozen=True)

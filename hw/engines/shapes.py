@@ -27,7 +27,7 @@ MARGIN = 0.97  # of a card that no start was seen on, less is free than predicte
 
 def _whole(sizes: Mapping[str, Any]) -> dict[str, Any]:
     """The config.json of these sizes."""
-    config = _DATA["every"] | dict(sizes) | _DATA["kinds"][sizes["model_type"]]
+    config: dict[str, Any] = _DATA["every"] | dict(sizes) | _DATA["kinds"][sizes["model_type"]]
     if pattern := config.get("sliding_window_pattern"):
         layers, head_dim = config["num_hidden_layers"], config["head_dim"]
         config["layer_types"] = ["sliding_attention" if (i + 1) % pattern else "full_attention" for i in range(layers)]

@@ -109,7 +109,8 @@ class VllmEngine:
         self.kv_noise = [sd for each in self.llm.collective_rpc(noise) for sd in each]
 
     def _tokens(self, rng: np.random.Generator, count: int) -> list[int]:
-        return rng.integers(10, shape(self.model)["vocab_size"] - 10, count).tolist()
+        tokens: list[int] = rng.integers(10, shape(self.model)["vocab_size"] - 10, count).tolist()
+        return tokens
 
     def add(self, prompt: Sequence[int], *, cached: int = 0, output_tokens: int = 1) -> None:
         """Queue a request of token ids of which the first `cached` count as already computed."""

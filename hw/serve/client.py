@@ -74,7 +74,7 @@ async def complete(target: Target, prompt: Sequence[int], tokens: int, *, sessio
     """Stream one completion of `tokens` output tokens for a prompt of token ids. Never raises: failures are in `error`."""
     record = ServedRequest(0 if target.text else len(prompt), tokens, asyncio.get_running_loop().time(), session, turn)
     path = "/v1/chat/completions" if target.chat else "/v1/completions"
-    stream = events(f"{target.url.rstrip('/')}{path}", _payload(target, prompt, tokens), target.headers)
+    stream: Any = events(f"{target.url.rstrip('/')}{path}", _payload(target, prompt, tokens), target.headers)
     try:
         while True:
             patience = target.idle_timeout_s if record.token_s else target.first_token_timeout_s

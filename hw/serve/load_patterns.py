@@ -106,7 +106,8 @@ async def sessions(
 
 def poisson_arrivals(rate_per_s: float, count: int, rng: np.random.Generator) -> list[float]:
     """`count` arrival offsets of a Poisson stream, the first at its own exponential gap."""
-    return np.cumsum(rng.exponential(1.0 / rate_per_s, count)).tolist()
+    arrivals: list[float] = np.cumsum(rng.exponential(1.0 / rate_per_s, count)).tolist()
+    return arrivals
 
 
 def lognormal_sizes(

@@ -69,7 +69,8 @@ def recording(scheduler: type[Any]) -> type[Any]:
             collected_s = time.time()
             outputs = super().update_from_output(decision, *args, **kwargs)
             if decision.num_scheduled_tokens:
-                self._log.write(line(*decision.simctl_times, collected_s, work_of(decision)))
+                decided_s, scheduled_s = decision.simctl_times
+                self._log.write(line(decided_s, scheduled_s, collected_s, work_of(decision)))
                 self._lines += 1
                 if self._lines % FLUSH_EVERY == 0 or not self.has_requests():
                     self._log.flush()

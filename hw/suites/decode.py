@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -159,7 +160,7 @@ def measure(
     """Gates, the grid until done or out of budget, the gates again. Returns attributes."""
     attrs = {f"gate_before_{k}": v for k, v in gates(open_step, gate).items()}
     for cell in paced([c for c in cells if c.key not in journal], budget, name, reserve_s=4.0):
-        rows, status, error = attempt(lambda cell=cell: measure_cell(open_step, cell))
+        rows, status, error = attempt(partial(measure_cell, open_step, cell))
         rows = rows or [_requested(cell, mode) | {"status": status, "error": error} for mode in cell.modes]
         journal.add(cell.key, rows=rows)
     attrs |= {f"gate_after_{k}": v for k, v in gates(open_step, gate).items()}
@@ -170,7 +171,7 @@ def measure(
 
 def gates(open_step: OpenStep, gate: Callable[[Any, str], float]) -> dict[str, float]:
     """Relative error of the logits against float64 by mode and batch."""
-    found = {}
+    found: dict[str, float] = {}
     for batch in GATE_BATCHES:
         step = open_step(batch, GATE_CONTEXT, modes=("dense", "sparse"), k_blocks=8)
         found |= {f"{mode}_b{batch}": float(gate(step, mode)) for mode in ("dense", "sparse")}

@@ -151,7 +151,8 @@ def gated(engine: Any) -> Iterator[dict[str, float]]:
 
     Collections inside do not look at what lives now: an engine's million objects would make each of them last.
     """
-    prompt, gates = np.random.default_rng(7).integers(10, 1000, 64).tolist(), {}
+    prompt = np.random.default_rng(7).integers(10, 1000, 64).tolist()
+    gates: dict[str, float] = {}
     gc.collect()
     gc.freeze()
     try:

@@ -6,6 +6,7 @@ Each figure is the median of repeats on rotating buffers; the inputs are random,
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,9 +30,17 @@ DESCRIBED = {
 }
 
 
+def _product(a: Any, b: Any, _: int) -> Any:
+    return a @ b
+
+
+def _copy(source: Any, target: Any, _: int) -> Any:
+    return target.copy_(source, non_blocking=True)
+
+
 def rates(work: Callable[[int], Any], amount: float, device: str, repeats: int) -> list[float]:
     """amount / seconds of each repeat, after two that are not counted. `work` gets the repeat's number to rotate buffers by."""
-    return [amount / seconds_of(lambda repeat=repeat: work(repeat), device) for repeat in range(repeats + 2)][2:]
+    return [amount / seconds_of(partial(work, repeat), device) for repeat in range(repeats + 2)][2:]
 
 
 def _row(what: str, samples: list[float], unit: str, dtype: str = "", size: int = 0) -> dict[str, Any]:
@@ -60,7 +69,7 @@ def matmul(n: int, repeats: int) -> list[dict[str, Any]]:
     rows = []
     for name, dtype in {"bf16": torch.bfloat16, "fp16": torch.float16}.items():
         a, b = torch.randn(n, n, device="cuda").to(dtype), torch.randn(n, n, device="cuda").to(dtype)
-        samples = rates(lambda i, a=a, b=b: a @ b, 2.0 * n**3, "cuda", repeats)
+        samples = rates(partial(_product, a, b), 2.0 * n**3, "cuda", repeats)
         rows.append(_row("matmul", samples, "flop/s", name, a.numel() * a.element_size()))
     if torch.cuda.get_device_capability() >= (8, 9):
         one = torch.ones((), device="cuda")
@@ -99,8 +108,8 @@ def host_link(sizes: tuple[int, ...] = (2**12, 2**16, 2**20, 2**24, 2**28), repe
     for size in sizes:
         host, device = torch.empty(size, dtype=torch.uint8, pin_memory=True), torch.empty(size, dtype=torch.uint8, device="cuda")
         host.random_()
-        up = rates(lambda i, d=device, h=host: d.copy_(h, non_blocking=True), float(size), "cuda", repeats)
-        down = rates(lambda i, d=device, h=host: h.copy_(d, non_blocking=True), float(size), "cuda", repeats)
+        up = rates(partial(_copy, host, device), float(size), "cuda", repeats)
+        down = rates(partial(_copy, device, host), float(size), "cuda", repeats)
         rows += [_row("host_to_device", up, "bytes/s", "u8", size), _row("device_to_host", down, "bytes/s", "u8", size)]
     return rows
 

@@ -11,6 +11,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -140,13 +141,16 @@ def launches() -> list[dict[str, Any]]:
             h = torch.nn.functional.silu(torch.nn.functional.linear(h, weight)) * 0.5
         return h
 
+    def layers(f: Callable[[Any], Any]) -> None:
+        for _ in range(KERNELS // 8):
+            f(hidden)
+
     rows = []
     with torch.inference_mode():
         rows += _queued_and_done("launch_eager", burst, KERNELS)
-        layers = lambda f: [f(hidden) for _ in range(KERNELS // 8)]  # noqa: E731
-        rows += _queued_and_done("layer_eager", lambda: layers(layer), KERNELS // 8)
+        rows += _queued_and_done("layer_eager", partial(layers, layer), KERNELS // 8)
         compiled = torch.compile(layer, fullgraph=True)
-        rows += _queued_and_done("layer_compiled", lambda: layers(compiled), KERNELS // 8)
+        rows += _queued_and_done("layer_compiled", partial(layers, compiled), KERNELS // 8)
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         with torch.cuda.graph(graph):
@@ -155,7 +159,12 @@ def launches() -> list[dict[str, Any]]:
         one = torch.cuda.CUDAGraph()
         with torch.cuda.graph(one):
             x.add_(1e-9)
-        rows += _queued_and_done("graph_launch", lambda: [one.replay() for _ in range(50)], 50)
+
+        def replays() -> None:
+            for _ in range(50):
+                one.replay()
+
+        rows += _queued_and_done("graph_launch", replays, 50)
 
         def back() -> None:
             for _ in range(50):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -128,7 +129,7 @@ def measured(worker: Any, rows: Sequence[int], journal: Journal, budget: Budget,
                 place, count = points[at]
                 if place in failed:
                     continue
-                found, status, error = attempt(lambda place=place, count=count: sample(place, count))
+                found, status, error = attempt(partial(sample, place, count))
                 if status != "ok":
                     failed.add(place)
                 journal.records.append({"key": f"{number} {at}", "at": at, "found": found, "status": status, "error": error})

@@ -13,6 +13,7 @@ not bite. A float64 GEMM is compared before (gate).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -147,7 +148,7 @@ def _samples(device: Device, points: Sequence[Point], order: Sequence[int]) -> t
     samples: list[list[Any]] = []
     errors: list[list[Any]] = []
     for i in order:
-        found, status, error = attempt(lambda i=i: device.time_s(*points[i]))
+        found, status, error = attempt(partial(device.time_s, *points[i]))
         if status == "ok":
             samples.append([i, found[0], int(found[1])])
         else:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -121,7 +122,7 @@ def measure(
     with gated(engine) as gates:
         for cell in paced([c for c in requested if c.label not in journal], budget, name, reserve_s=2.0):
             with undisturbed():
-                found, status, error = attempt(lambda cell=cell: profile_cell(engine, cell, rng, record))
+                found, status, error = attempt(partial(profile_cell, engine, cell, rng, record))
             journal.add(cell.label, kind=cell.kind, status=status, error=error, cell=cell.record(), found=found or {})
     return gates | {"finished": int(all(c.label in journal for c in requested))}
 

@@ -203,7 +203,8 @@ def measure(
     waiting = [e for e in experiments if e.name not in journal]
     for experiment in paced(waiting, budget, name, reserve_s=2.0):
         began_s = time.time()
-        with machine.clocks() if local else nullcontext([]) as readings:
+        watched: AbstractContextManager[list[Any]] = machine.clocks() if local else nullcontext([])
+        with watched as readings:
             records = asyncio.run(experiment.send(target))
         found = summary(experiment, records)
         journal.add(experiment.name, **(found | {"row": found["row"] | {"began_unix_s": began_s} | machine.summary(readings)}))

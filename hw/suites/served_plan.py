@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +138,7 @@ def text_plan(vocab: int, folder: Path, tokenizer: Path, seed: int, rates: tuple
     Results of vLLM's client are kept in `folder`. Each of its runs takes some seconds to start.
     """
     prompts = load.Prompts(vocab, seed)
-    text = lambda label, *load: _text(label, folder, tokenizer, seed, *load)  # noqa: E731
+    text = partial(_text, folder, tokenizer, seed)
     found = []
     for rate, ours in zip(rates, open_loops(vocab, seed, rates, sizing), strict=True):
         count = max(4, round(rate * sizing.duration_s))
@@ -152,7 +153,7 @@ def text_plan(vocab: int, folder: Path, tokenizer: Path, seed: int, rates: tuple
     ]
 
 
-def _text(name: str, folder: Path, tokenizer: Path, seed: int, rate: float, count: int, prompt: int, output: int) -> PlannedLoad:
+def _text(folder: Path, tokenizer: Path, seed: int, name: str, rate: float, count: int, prompt: int, output: int) -> PlannedLoad:
     keep = folder / f"bench_{name.replace(' ', '_').replace('/', '_per_')}.json"
     send = lambda target: text_client.bench(target, tokenizer, rate, count, prompt, output, seed, keep)  # noqa: E731
     return PlannedLoad(name, "open", send, count, prompt, output, rate, text=True)

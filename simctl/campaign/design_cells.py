@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 SETUP_S = 0.02  # placing contexts and draining: what the packaged grids took beyond their iterations, a cell
-SERVER_LIMITS = {"max_num_seqs": 256, "max_num_batched_tokens": 8192}  # what `simctl measure` runs with unless set otherwise
+# What `simctl measure` runs with unless set otherwise.
+SERVER_LIMITS: dict[str, Any] = {"max_num_seqs": 256, "max_num_batched_tokens": 8192}
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,7 +20,8 @@ KNOWN_RATES, NEW_RATE = (0.5, 1.5), 1.0
 BUSY_LOAD = 1.0  # per core, over 5 minutes; the loop itself keeps one thread busy, and two for half a minute
 SERVED_BUDGET_S = 60.0  # ladder and three open loops of 12 s, sent twice
 SAMPLED = {"draws": 500, "tune": 700, "chains": 2, "cores": 2}
-CPU, CPU_LIMITS = "cpu", {"max_num_seqs": 16, "max_num_batched_tokens": 512}  # a laptop core runs a small model, in small batches
+CPU = "cpu"
+CPU_LIMITS: dict[str, Any] = {"max_num_seqs": 16, "max_num_batched_tokens": 512}  # a laptop core runs a small model, in small batches
 
 
 @click.command("loop")

@@ -48,7 +48,7 @@ def command(
     """
     from simctl.scenario_files.scenario import load_scenario
 
-    pairs = dict(item.split("=", 1) if "=" in item else (item, "") for item in overrides)
+    pairs = {name: value for name, _, value in (item.partition("=") for item in overrides)}
     if "" in pairs.values():
         raise UsageError("--set needs OPTION=VALUE")
     target_plot = writable(plot)

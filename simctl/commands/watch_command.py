@@ -119,7 +119,8 @@ def _page_settings(options: dict[str, Any]) -> tuple[str, str, SSLContext | None
 
     context = SSLContext(PROTOCOL_TLS_SERVER)
     try:
-        context.load_cert_chain(*options["tls"], password=lambda: "")
+        certificate, key = options["tls"]
+        context.load_cert_chain(certificate, key, password=lambda: "")
     except OSError as error:
         raise UsageError(f"--tls {' '.join(options['tls'])}: {error.strerror or error}") from None
     return bind, token, context

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 NUMBER = int, float
 LOST = {"losses_per_hour": NUMBER, "cold_start_s": NUMBER, "disk_gb_s": NUMBER}  # of spot offers
-KEYS = {"gpu": str, "usd_per_hour": NUMBER, "provider": str, "date": object, "spot": bool, "reserved": bool} | LOST
+KEYS: dict[str, Any] = {"gpu": str, "usd_per_hour": NUMBER, "provider": str, "date": object, "spot": bool, "reserved": bool} | LOST
 NEEDED = ("gpu", "usd_per_hour", "provider", "date")
 MOST_USD = 1e6
 MARKET = "market"

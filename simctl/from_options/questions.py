@@ -35,8 +35,8 @@ def what_if_of(options: Mapping[str, Any]) -> WhatIf | RegimeMap:
         given["host"] = on
     if options["kv_in"] is not None:
         return _regime_map(options, given)
-    names = {"ks": "ks", "users": "users", "think_time": "think_s", "random_output_len": "output_tokens"}
-    given |= {field: options[name] for name, field in names.items() if options[name] is not None}
+    fields = {"ks": "ks", "users": "users", "think_time": "think_s", "random_output_len": "output_tokens"}
+    given |= {field: options[name] for name, field in fields.items() if options[name] is not None}
     if options["think_time"] is not None and options["users"] is None:
         raise UsageError("--think-time is of people: give --users N")
     return WhatIf(deployment_of(options), options["context"], **given)
@@ -96,7 +96,7 @@ def plan_of(options: Mapping[str, Any]) -> Plan:
     if options["gpu"] is None:
         raise UsageError("plan on what? give --gpu NAME[,NAME...]")
     options, hours = _busiest_hour(options)
-    rates = _rates(options | {"seed": 0})
+    rates = _rates({**options, "seed": 0})
     goodput = parse_goodput(options["goodput"])
     parse_slo(options["slo"], goodput)
     check_kinds(options["pools"])

@@ -91,7 +91,8 @@ def environment(value: Mapping[str, Any], variables: Mapping[str, str] = Mapping
             if isinstance(each, dict) and "value" in each:
                 found[str(each.get("name"))] = str(each["value"])
             elif isinstance(each, str) and "=" in each:
-                found.update([each.split("=", 1)])
+                name, _, setting = each.partition("=")
+                found[name] = setting
     return {name: expanded(setting, variables) for name, setting in found.items()}
 
 
@@ -139,14 +140,20 @@ def _model_of(root: Mapping[str, Any]) -> list[str]:
     return [re.sub(r"^(?:hf|pvc\+hf)://", "", uri)] if uri else []
 
 
+def _mapping(part: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The mapping of that name, empty where there is none."""
+    found = part.get(name)
+    return found if isinstance(found, dict) else {}
+
+
 def _llm_inference_service(spec: dict[str, Any]) -> dict[str, Any]:
     """KServe starts vLLM in a container named main where the template gives it no command."""
     model = re.sub(r"^(?:hf|oci|s3|pvc)://", "", str(spec["model"]["uri"]))
 
     def with_command(part: dict[str, Any]) -> dict[str, Any]:
-        template = part.get("template") if isinstance(part.get("template"), dict) else {}
-        containers = template.get("containers") if isinstance(template.get("containers"), list) else []
-        listed = [each if isinstance(each, dict) else {} for each in containers] or [{"name": "main"}]
+        template, containers = _mapping(part, "template"), _mapping(part, "template").get("containers")
+        given = containers if isinstance(containers, list) else []
+        listed = [each if isinstance(each, dict) else {} for each in given] or [{"name": "main"}]
         for i, each in enumerate(listed):
             if not each.get("command") and (each.get("name") == "main" or len(listed) == 1):
                 listed[i] = each | {"command": ["vllm", "serve", model]}
@@ -160,14 +167,13 @@ def _llm_inference_service(spec: dict[str, Any]) -> dict[str, Any]:
 
 def _sky_pilot(task: Mapping[str, Any]) -> dict[str, Any]:
     """A SkyPilot task: its script in a container, on the accelerators of its resources (the first where there is a choice)."""
-    resources = task.get("resources") if isinstance(task.get("resources"), dict) else {}
-    asked = resources.get("accelerators")
+    asked = _mapping(task, "resources").get("accelerators")
     first = next(iter(asked.items() if isinstance(asked, dict) else asked if isinstance(asked, list) else [asked]), None)
     gpu, count = (str(first[0]), first[1]) if isinstance(first, tuple) else (str(first or "").partition(":")[::2])
     count = int(count) if str(count or 1).isdecimal() and int(count or 1) else 1
     own = environment({"env": task.get("envs")}) | {"SKYPILOT_NUM_GPUS_PER_NODE": str(count)}
-    service = task.get("service") if isinstance(task.get("service"), dict) else {}
-    policy = service.get("replica_policy") if isinstance(service.get("replica_policy"), dict) else {}
+    service = _mapping(task, "service")
+    policy = _mapping(service, "replica_policy")
     replicas = service.get("replicas") or policy.get("min_replicas") or 1
     scaled = {"minReplicas": replicas, "maxReplicas": policy["max_replicas"]} if "max_replicas" in policy else {"replicas": replicas}
     container = {"command": ["bash", "-c", task["run"]], "environment": own}

@@ -17,7 +17,8 @@ def parser_of(command: str) -> click.Command:
     """What reads the options of a command that answers a question: simulate, plan or what-if."""
     from simctl.options import plan_options, simulate_options, what_if_parser
 
-    return {"simulate": simulate_options, "plan": plan_options, "what-if": what_if_parser}[command].PARSER
+    parsers = {"simulate": simulate_options.PARSER, "plan": plan_options.PARSER, "what-if": what_if_parser.PARSER}
+    return parsers[command]
 
 
 def context_of(command: click.Command, given: Mapping[str, Any]) -> click.Context:

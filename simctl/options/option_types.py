@@ -15,8 +15,12 @@ from sim.units import parse_tokens
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    ParamType = click.ParamType[Any]
+else:
+    ParamType = click.ParamType  # no generic before click 8.4
 
-class Parsed(click.ParamType):
+
+class Parsed(ParamType):
     """A text parsed by `read`. One for which it raises ValueError is refused: it is `wrong`, or what a UsageError says of it."""
 
     def __init__(self, name: str, read: Callable[[str], Any], wrong: str = "") -> None:
@@ -33,7 +37,7 @@ class Parsed(click.ParamType):
             self.fail(f"{self._wrong}: {value!r}", param, ctx)
 
 
-class Named(click.ParamType):
+class Named(ParamType):
     """A name of a catalogue, which shells complete in either case, or a file."""
 
     name = "text"

@@ -294,7 +294,7 @@ def _holds(words: list[str]) -> bool | None:
         if len(tested) == 3 and tested[1] in ("=", "==", "!="):
             return (tested[0] == tested[2]) == (tested[1] != "!=") if not re.search(r"[*?[]", tested[2]) else None
         if len(tested) == 3 and tested[1] in _COMPARED and all(re.fullmatch(r"-?\d+", tested[i]) for i in (0, 2)):
-            return _COMPARED[tested[1]](int(tested[0]), int(tested[2]))
+            return bool(_COMPARED[tested[1]](int(tested[0]), int(tested[2])))
     return None
 
 

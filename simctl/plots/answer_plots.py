@@ -103,7 +103,7 @@ def plot_regime(result: Regimes, title: str, target: Path) -> None:
     save(figure, target)
 
 
-def plot_reliability(runs: dict[str, tuple[Any, dict[str, float], float]], target: Path) -> None:
+def plot_reliability(runs: dict[str, tuple[Any, Mapping[str, float], float]], target: Path) -> None:
     """Share of requests inside intervals of each nominal level, by metric, over all scored experiments."""
     from calibrate.served.scores import LEVELS, reliability
 

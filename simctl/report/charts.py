@@ -23,6 +23,7 @@ COLOURS = [f"var(--c{i})" for i in range(1, 9)]
 DASHES = [[1, 0], [6, 3], [2, 2], [8, 2, 2, 2], [12, 3]]
 INK, MUTED, LINE, FIRST = "var(--ink)", "var(--muted)", "var(--line)", "var(--c1)"
 HEIGHT, FILE_WIDTH = 240, 640
+Row = dict[str, Any]
 Rows = Sequence[Mapping[str, Any]]
 Spec = dict[str, Any]
 
@@ -79,14 +80,14 @@ def whole(layers: Sequence[Spec], rows: Rows, height: int = HEIGHT) -> Spec:
 def _in_order(rows: Rows) -> list[Any]:
     """Rows numbered as they come, their intervals as text where any has one: of a row that has none, a number would be shown as NaN."""
     if not any("low" in row for row in rows):
-        return [row | {"order": i} for i, row in enumerate(rows)]
+        return [{**row, "order": i} for i, row in enumerate(rows)]
     between = [f"{row['low']:.4g} – {row['high']:.4g}" if "low" in row else "–" for row in rows]
-    return [row | {"order": i, "between": text} for i, (row, text) in enumerate(zip(rows, between, strict=True))]
+    return [{**row, "order": i, "between": text} for i, (row, text) in enumerate(zip(rows, between, strict=True))]
 
 
 def series_of(names: Sequence[str]) -> Spec:
     """Colour and dash by the row's `series`, in this order; no legend for one."""
-    legend = {} if len(names) > 1 else None
+    legend: Spec | None = {} if len(names) > 1 else None
     scale = {"domain": list(names)}
     return {
         "color": {"field": "series", "type": "nominal", "legend": legend, "scale": scale | {"range": COLOURS[: len(names)]}},
@@ -164,7 +165,7 @@ def stacked(rows: Rows, x: Spec, y: Spec, names: Sequence[str]) -> Spec:
 
 def bars(rows: Rows, x: Spec, *, names: Sequence[str] = (), colours: Sequence[str] = (), tooltip: Sequence[tuple[str, str]] = ()) -> Spec:
     """A horizontal bar for every `name`, in the order of the rows; in pieces by `series` where there are `names`, in their `colours`."""
-    colour = series_of(names)["color"] if names else {"value": FIRST}
+    colour: Spec = series_of(names)["color"] if names else {"value": FIRST}
     if colours:
         colour["scale"]["range"] = list(colours)
     pieces = {"order": {"field": "place", "type": "quantitative"}} if names else {}

@@ -37,7 +37,7 @@ def part_of(found: Mapping[str, Any]) -> ReportPart:
 
 
 def _picture(cards: list[Mapping[str, Any]]) -> Picture:
-    rows = [
+    rows: list[charts.Row] = [
         {"x": float(x), "y": float(y), "series": cut(card["gpu"], 40), "order": i}
         for card in cards
         for i, (x, y) in enumerate(card["curve"][:40])

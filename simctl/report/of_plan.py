@@ -72,7 +72,7 @@ def _name(each: Mapping[str, Any]) -> str:
 
 def _front(found: Plan) -> Iterator[Picture]:
     """Price of a million tokens against the speed that a user sees, of deployments that nothing beats in both."""
-    rows = [
+    rows: list[charts.Row] = [
         {"x": float(each["user_tokens_per_s"]), "y": float(each["usd_per_million_tokens"]), "series": cut(each["choice"], 40),
          "name": _name(each), "usd": float(each["usd_per_hour"]), "gpu": float(each["gpu_tokens_per_s"]), "chance": float(each["chance"])}
         for each in found.get("front", [])[:60]
@@ -130,7 +130,7 @@ def _used(found: Plan) -> Iterator[Picture]:
     each = found["winner"] or found.get("nearest")
     if not each or not each.get("limit_used"):
         return
-    rows = [{"name": cut(name, 30), "x": 100 * float(used)} for name, used in list(each["limit_used"].items())[:20]]
+    rows: list[charts.Row] = [{"name": cut(name, 30), "x": 100 * float(used)} for name, used in list(each["limit_used"].items())[:20]]
     binding = max(rows, key=lambda row: row["x"])
     reading = f"{binding['name']} binds: {_name(each)} uses {number(binding['x'], '%')} of that limit in the mean of the trials."
     spec = charts.bars(rows, charts.axis("share of the limit used (%)", zero=True))
@@ -140,7 +140,7 @@ def _used(found: Plan) -> Iterator[Picture]:
 
 
 def _terms(found: Plan) -> Iterator[Picture]:
-    rows = [
+    rows: list[charts.Row] = [
         {"name": cut(name, 40), "x": 100 * float(share)}
         for name, share in list((found.get("cost_shares") or {}).items())[:12]
         if share >= 5e-4

@@ -62,7 +62,8 @@ def _width(found: PosteriorFile, name: str) -> float:
 
 def _forest(found: PosteriorFile, rates: list[str]) -> Iterator[Picture]:
     """Every rate over its median; values with units as numbers."""
-    rows, table, clipped = [], [], 0
+    table, clipped = [], 0
+    rows: list[charts.Row] = []
     for name in rates:
         low, mid, high = _quantiles(found, name)
         table.append(
@@ -105,7 +106,7 @@ def _held_out(found: PosteriorFile) -> Held:
 def _errors(held: Held) -> Iterator[Picture]:
     if not held:
         return
-    rows = [
+    rows: list[charts.Row] = [
         {"name": part, "x": 100 * mid, "low": 100 * mid, "high": 100 * high, "series": folds, "text": f"{100 * worst:.3g} %", "n": n}
         for part, folds, n, mid, high, worst in held
     ]

@@ -15,7 +15,8 @@ MOST_CELLS = 40  # in a row or a column
 def part_of(found: Mapping[str, Any]) -> ReportPart:
     """The report of what `simctl what-if --map` prints with --json. Raises KeyError, TypeError or ValueError for anything else."""
     contexts, batches = found["context_tokens"][:MOST_CELLS], found["batch"][:MOST_CELLS]
-    rows, unsure = [], 0
+    unsure = 0
+    rows: list[charts.Row] = []
     for i, context in enumerate(contexts):
         for j, batch in enumerate(batches):
             value, low, high = (float(found[name][i][j]) for name in ("speedup", "speedup_p05", "speedup_p95"))

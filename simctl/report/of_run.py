@@ -123,7 +123,7 @@ def _latencies(record: RunRecord, dataset: Any) -> Iterator[Picture]:
         if not len(present):
             continue
         found = np.quantile(present, QUANTILES)
-        rows = [{"x": float(x), "y": 100 * float(q), "series": "this run"} for x, q in zip(found, QUANTILES, strict=True)]
+        rows: list[charts.Row] = [{"x": float(x), "y": 100 * float(q), "series": "this run"} for x, q in zip(found, QUANTILES, strict=True)]
         here = draws[:, place, :] if len(draws) and draws.shape[2] == len(LEVELS) else draws[:, 0, :0]
         table = [[f"{100 * q:g} %", number(float(np.quantile(present, q)), "ms")] for q in (0.1, 0.5, 0.9, 0.95, 0.99, 1.0)]
         band = ""
@@ -268,7 +268,7 @@ def _batching(record: RunRecord) -> Iterator[Picture]:
     edges = np.unique(np.round(np.geomspace(1, batch.max() + 1, 25)))
     where = np.digitize(batch, edges)
     groups = [(float(np.mean(batch[where == i])), float(np.median(each[where == i]))) for i in np.unique(where)]
-    rows = [{"x": at, "y": value, "series": "tokens/s per request"} for at, value in groups]
+    rows: list[charts.Row] = [{"x": at, "y": value, "series": "tokens/s per request"} for at, value in groups]
     rows += [{"x": at, "y": at * value, "series": "tokens/s per replica"} for at, value in groups]
     (few, fast), (many, slow) = groups[0], groups[-1]
     reading = (
@@ -292,7 +292,7 @@ def _slowest(record: RunRecord, attrs: Mapping[str, Any]) -> tuple[list[Picture]
         return [], []
     there = {part.stage for each in found for part in each.ttft}
     names = [label for stage, label in STAGES.items() if stage in there]
-    rows = [
+    rows: list[charts.Row] = [
         {"name": cut(each.request_id, 24), "series": STAGES[part.stage], "x": explain.ms(part.ticks)}
         for each in found
         for part in each.ttft

@@ -82,7 +82,8 @@ def _reliability(reports: Reports, scores: Scores) -> Iterator[Picture]:
     if not known:
         yield from _coverage_dots(scores)
         return
-    level, rows = [float(each) for each in known[0][1]["level"]][:100], []
+    level = [float(each) for each in known[0][1]["level"]][:100]
+    rows: list[charts.Row] = []
     metrics = [metric for metric in LABEL if metric in known[0][1]]
     for metric in metrics:
         for i, at in enumerate(level):

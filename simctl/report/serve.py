@@ -51,7 +51,7 @@ class Slider:
     label: str
     unit: str
     values: tuple[float, ...]
-    own: float
+    own: int | float
 
     def read(self, text: str) -> float:
         """The value that a query gives. ValueError beyond the ends, or of half a replica."""
@@ -69,7 +69,7 @@ class Question:
     sliders: tuple[Slider, ...]
     count: int = COUNTS[0]
 
-    def moved(self, values: Mapping[str, float]) -> dict[str, Any]:
+    def moved(self, values: Mapping[str, int | float]) -> dict[str, Any]:
         """Options of the simulation with these values of the sliders."""
         moved = {name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in values.items()}
         return {**self.given, "num-prompts": str(self.count), **moved}
@@ -204,7 +204,8 @@ def server(routes: Routes, port: int, bind: str = LOOPBACK, token: str = "", tls
         error_content_type, error_message_format = "text/plain; charset=utf-8", "%(code)d %(message)s\n"
 
         def do_GET(self) -> None:
-            hosts = [f"{name}:{self.server.server_address[1]}" for name in (LOOPBACK, "localhost")]
+            at: Any = self.server.server_address
+            hosts = [f"{name}:{at[1]}" for name in (LOOPBACK, "localhost")]
             address = urlsplit(self.path)
             route = routes.get(address.path)
             if token and address.path not in OPEN and not _knows(token, self.headers.get("Authorization", "")):

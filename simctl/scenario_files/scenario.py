@@ -202,7 +202,8 @@ def _typed_axis(where: str, text: str, option: click.Option) -> Axis:
 
 def _ranged(where: str, ends: Sequence[Any], log: bool) -> Range:
     try:
-        return Range(*ends, log)
+        low, high = ends
+        return Range(low, high, log)
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -97,7 +97,7 @@ def _workers(options: Mapping[str, Any]) -> Any:
     from simctl.from_options.dask_workers import dask_pool
 
     count = options.get("workers") or os.cpu_count() or 1
-    opened: partial[AbstractContextManager[WorkerPool]]
+    opened: Callable[[], AbstractContextManager[WorkerPool]]
     opened = partial(local_pool, count) if options.get("dask") is None else partial(dask_pool, options["dask"], count)
     return opened
 

@@ -54,7 +54,9 @@ def describe(spec: ModelSpec) -> dict[str, Any]:
 def _checkpoint(spec: ModelSpec) -> dict[str, Any] | None:
     """The dtypes that the published weights are served in unless asked otherwise, and their bytes; None where they have 16 bits."""
     found = spec.checkpoint
-    return found and {"dtype": found.dtype, "kv_dtype": found.kv_dtype, "weight_bytes": round(found.total), "read": found.said}
+    if found is None:
+        return None
+    return {"dtype": found.dtype, "kv_dtype": found.kv_dtype, "weight_bytes": round(found.total), "read": found.said}
 
 
 def _group(group: LayerGroup, hidden: int) -> dict[str, Any]:
@@ -130,7 +132,7 @@ def model_lines(spec: ModelSpec) -> list[str]:
     return [*lines, *(f"  {dtype:<8}{format_bytes(size):>9}" for dtype, size in data["weight_bytes"].items())]
 
 
-def _both(elements: int) -> str:
+def _both(elements: float) -> str:
     return f"{2 * elements:,} / {elements:,} bytes"
 
 

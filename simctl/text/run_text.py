@@ -84,14 +84,14 @@ def knees(labels: list[dict[str, str]], answers: list[dict[str, Any]], report: t
         others = {key: value for key, value in label.items() if key != RATE}
         groups.setdefault(f"{_named(others)}: " if others else "", []).append((float(label[RATE]), flatten(answer)[name]))
     lines = []
-    for others, points in groups.items():
+    for named, points in groups.items():
         (lowest, first), *_ = points = sorted(points)
         beyond = next((i for i, (_, value) in enumerate(points) if value > 2 * first), None)
         if beyond is None:
-            lines.append(f"=> {others}no knee up to {points[-1][0]:g} requests/s: {name} stays below twice its {first:.3g} at {lowest:g}.")
+            lines.append(f"=> {named}no knee up to {points[-1][0]:g} requests/s: {name} stays below twice its {first:.3g} at {lowest:g}.")
         else:
             between = f"{points[beyond - 1][0]:g} and {points[beyond][0]:g} requests/s"
-            lines.append(f"=> {others}knee between {between}: there {name} doubles from its {first:.3g} at {lowest:g}.")
+            lines.append(f"=> {named}knee between {between}: there {name} doubles from its {first:.3g} at {lowest:g}.")
     return lines
 
 

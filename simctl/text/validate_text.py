@@ -148,7 +148,9 @@ def _percent(value: float | None) -> str:
 
 def _cached(experiment: Experiment, predicted: Prediction) -> tuple[int, int]:
     """(requests predicted to the token, requests) of those where the engine said how much it had cached."""
-    known = experiment.cached_tokens == experiment.cached_tokens
+    if experiment.cached_tokens is None:
+        return 0, 0
+    known = ~np.isnan(experiment.cached_tokens)
     return int((predicted.cached_tokens[known] == experiment.cached_tokens[known]).sum()), int(known.sum())
 
 

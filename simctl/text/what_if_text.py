@@ -51,7 +51,8 @@ def _stacks(a: Answer) -> Iterator[str]:
     heads = ("dense HBM", "dense RAM", f"top {k} HBM", f"top {k} RAM")
     yield f"{'tok/s by stack':<17}" + _cells(heads)
     for name, options in {a.question.runner.name: a.options, **a.others}.items():
-        found = {(o.policy.kind, o.policy.k, o.policy.placement): o for o in options if o.batch == a.question.batches[0]}
+        first = [o for o in options if o.batch == a.question.batches[0]]
+        found: dict[tuple[str, int, str], Option] = {(o.policy.kind, o.policy.k, o.policy.placement): o for o in first}
         yield f"{name:<17}" + _cells([_cell(found[column]) for column in columns])
 
 
@@ -166,7 +167,7 @@ def _rates(a: Answer) -> str:
 
 def half_width(i: Interval) -> float:
     """Half the width of an interval, in per cent of its middle."""
-    return 100 * ((i.high / i.low) ** 0.5 - 1)
+    return 100 * (float((i.high / i.low) ** 0.5) - 1)
 
 
 def within(per_cent: float) -> str:
