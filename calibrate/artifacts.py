@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from calibrate.sampling import Diagnostics, Settings
+from sim.cost.provenance import Provenance
 from sim.errors import SimctlError
 from sim.files import replacing
+from sim.netcdf import netcdf_content
 from sim.rates.draws_file import write_draws
 from sim.rates.fingerprint import formula_fingerprint
 from sim.rates.posterior import SCHEMA, digest
-from sim.rates.provenance import Provenance
-from sim.results.netcdf import netcdf_content
 
 
 def write_posterior(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from sim.errors import UsageError
-from sim.results.netcdf import DamagedFileError, whole
+from sim.netcdf import DamagedFileError, whole
 from sim.specs.hf_config import spec_from_config
 from sim.specs.model import ModelSpec
 from sim.specs.precision import Precision

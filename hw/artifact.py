@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hw import netcdf3
 from sim.errors import SimctlError, UsageError
 from sim.files import replacing
-from sim.results.netcdf import netcdf_content, said
+from sim.netcdf import netcdf_content, said
 
 if TYPE_CHECKING:
     import xarray as xr

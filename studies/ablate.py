@@ -29,10 +29,10 @@ from calibrate.steps.random_rates import BY_ENGINES, calibration_priors
 from calibrate.steps.step_model import log_times
 from sim.cost.coefficients import coefficients, layer_work
 from sim.cost.layer_work import LayerWork
+from sim.cost.provenance import Origin, Provenance
 from sim.cost.rates import UNITS, RateDraws, Rates
 from sim.errors import UsageError
 from sim.rates.priors import Prior
-from sim.rates.provenance import Origin, Provenance
 from sim.specs.gpu import GpuSpec
 from sim.specs.gpus import get_gpu
 from sim.specs.precision import Precision

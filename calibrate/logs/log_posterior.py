@@ -17,12 +17,12 @@ from calibrate.logs.requests import ServedLog
 from calibrate.sampling import Settings
 from calibrate.served.runs import ServedRun
 from calibrate.steps.iterations import KINDS
+from sim.cost.provenance import Origin, Provenance
 from sim.cost.rates import UNITS
 from sim.rates.kinds import kinds_of
 from sim.rates.load import load_rates
 from sim.rates.posterior import STEP_TIME
 from sim.rates.priors import Prior
-from sim.rates.provenance import Origin, Provenance
 from sim.rates.serving import HostRates
 
 T5_SD = (5 / 3) ** 0.5  # of Student's t of five degrees of freedom, as which a model error is drawn

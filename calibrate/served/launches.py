@@ -16,7 +16,7 @@ from scipy import stats
 from calibrate.served.runs import Experiment
 from sim.cost.graphs import GRAPH_TOKENS
 from sim.engine.overlap import HostWork
-from sim.results.quantiles import MEDIAN_SE
+from sim.quantiles import MEDIAN_SE
 
 Array = NDArray[np.float64]
 APART_S = 0.07  # from any other first token: of two prompts close together, who held up whom cannot be known

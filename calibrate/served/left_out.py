@@ -39,13 +39,13 @@ from calibrate.steps.laplace import HOST_SD, fitted
 from calibrate.steps.noise import with_hosts_of_visits
 from calibrate.steps.random_rates import calibration_priors
 from sim.cost.gemm_surface import BY_TABLES
+from sim.cost.provenance import outside_measured
 from sim.cost.rates import RateDraws, at_host
 from sim.errors import UsageError
 from sim.files import package_path
 from sim.rates.kinds import kinds_of, packaged_seen, without
 from sim.rates.load import family_known, load_rates, widened
 from sim.rates.posterior import DECODE, host_factors, model_errors, moved, rates_for
-from sim.rates.provenance import outside_measured
 from sim.rates.serving import ServingOverhead, packaged_overhead
 from sim.rates.source import ahead
 from sim.specs.gpu import GpuSpec

@@ -26,12 +26,12 @@ from calibrate.served.runs import Experiment, ServedRun
 from calibrate.served.sending import token_time_s
 from sim.cost.batch import decode_batch
 from sim.cost.coefficients import coefficients
+from sim.cost.provenance import Origin, Provenance
 from sim.cost.rates import RateDraws, Rates
 from sim.cost.step_time import step_terms
 from sim.errors import UsageError
 from sim.rates.fingerprint import formula_fingerprint
 from sim.rates.posterior import with_model_error
-from sim.rates.provenance import Origin, Provenance
 from sim.rates.serving import (
     LAUNCHING,
     MIN_C0_S,

@@ -17,10 +17,10 @@ from calibrate.steps.grid_cells import Grid, repeat_sd
 from calibrate.steps.iterations import make_cells
 from sim.cost.batch import decode_batch
 from sim.cost.decode_step import decode_step_work
+from sim.cost.provenance import Origin
 from sim.errors import UsageError
 from sim.rates.host import Host
 from sim.rates.priors import Prior
-from sim.rates.provenance import Origin
 from sim.rates.stack_rates import MEASURED, stack_priors, transferred_priors
 from sim.specs.attention_policy import blocks, dense
 from sim.specs.decode_stack import KERNELS, STACKS

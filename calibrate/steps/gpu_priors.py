@@ -12,10 +12,10 @@ from scipy.special import expit, logit
 from calibrate.measured_files import packaged_measurements
 from calibrate.steps.grid_cells import SUITE
 from calibrate.steps.random_rates import calibration_priors
+from sim.cost.provenance import Origin, Provenance
 from sim.cost.rates import OF_HOST, UNITS
 from sim.rates.posterior import best_posterior, rates_from_file, read_posterior
 from sim.rates.priors import GEMM_RATES, Prior, priors
-from sim.rates.provenance import Origin, Provenance
 from sim.specs.gpu import GpuSpec
 from sim.specs.precision import Precision
 

@@ -23,7 +23,7 @@ from sim.cost.batch import BatchShape, mixed_batch
 from sim.cost.gemm import HELD_OUT
 from sim.cost.work import iteration_work
 from sim.errors import UsageError
-from sim.results.quantiles import MEDIAN_SE
+from sim.quantiles import MEDIAN_SE
 from sim.specs.gpu import GpuSpec
 from sim.specs.gpus import get_gpu
 from sim.specs.model import ModelSpec

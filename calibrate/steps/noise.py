@@ -16,8 +16,8 @@ from calibrate.steps.iterations import StepCells
 from calibrate.steps.laplace import fitted
 from calibrate.steps.step_model import log_times
 from sim.cost.rates import OF_HOST, Rates
+from sim.quantiles import MEDIAN_SE
 from sim.rates.priors import Prior
-from sim.results.quantiles import MEDIAN_SE
 
 Array = NDArray[np.float64]
 # Standard deviation, from visit to visit, of the logarithm of what the host takes, of what it takes for every sequence (work outside the

@@ -14,9 +14,9 @@ from calibrate.artifacts import write_posterior
 from calibrate.steps.calibration import Calibration, describe
 from calibrate.steps.grid_cells import Grid
 from calibrate.steps.iterations import KINDS, concatenate
+from sim.cost.provenance import Origin, Provenance
 from sim.cost.rates import UNITS
 from sim.rates.posterior import STEP_TIME
-from sim.rates.provenance import Origin, Provenance
 from sim.specs.decode_stack import STACKS
 
 

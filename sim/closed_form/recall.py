@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from sim.errors import SimctlError, UsageError
 from sim.files import package_path
-from sim.results.quantiles import quantiles
+from sim.quantiles import quantiles
 
 PACKAGED, SCHEMA = "data/posteriors/recall.json", "simctl-recall/1"
 REFERENCE_LOG2_K, REFERENCE_LOG2_CONTEXT = 3.0, 15.0

@@ -25,6 +25,7 @@ from sim.closed_form.ways import Way, recommend
 from sim.closed_form.what_if_options import Interval, Option, best_option, interval
 from sim.cost.batch import decode_batch
 from sim.cost.decode_step import decode_step_work
+from sim.cost.provenance import outside_measured
 from sim.cost.rates import RateDraws, Rates
 from sim.cost.step_time import NAMES, binding_term, step_terms, step_time_s
 from sim.cost.work import Work, iteration_work
@@ -32,14 +33,13 @@ from sim.deployment.memory import Memory, n_max, sequence_bytes
 from sim.errors import UsageError
 from sim.files import plain
 from sim.namespaces import FLOAT
+from sim.quantiles import quantiles
 from sim.rates.assumed import assumed
 from sim.rates.host import Host
 from sim.rates.load import OUTSIDE, scope_notes
 from sim.rates.posterior import stack_of_file
-from sim.rates.provenance import outside_measured
 from sim.rates.source import RateSource
 from sim.rates.stack_rates import beyond, default_stack, stack_rates
-from sim.results.quantiles import quantiles
 from sim.shown import Figures, Shown
 from sim.specs.attention_policy import BLOCK_TOKENS, AttentionPolicy, Placement, blocks, dense, pages, sink_window
 from sim.specs.decode_stack import ENGINE, STACKS, DecodeStack, stack_named

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.results.quantiles import quantiles
+from sim.quantiles import quantiles
 from sim.specs.attention_policy import AttentionPolicy
 
 

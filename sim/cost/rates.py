@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from sim.rates.provenance import GIVEN, Provenance
+from sim.cost.provenance import GIVEN, Provenance
 from sim.shown import Figures, Shown
 from sim.specs.decode_stack import ENGINE
 

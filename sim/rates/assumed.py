@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from sim.cost.batch import decode_batch
 from sim.cost.rates import RateDraws
@@ -11,8 +12,10 @@ from sim.engine.version_defaults import STEP_SD
 from sim.rates.links import link_cost, over_links, slowest
 from sim.rates.load import unmeasured_version
 from sim.specs.topology import Topology, Way
-from sim.study.deployment import Deployment
 from sim.units import format_seconds
+
+if TYPE_CHECKING:
+    from sim.study.deployment import Deployment
 
 SEQUENCES, CONTEXT = 16.0, 1024.0  # of the decode step that is told both ways
 

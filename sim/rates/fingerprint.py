@@ -31,7 +31,7 @@ from sim.specs.gpus import get_gpu
 from sim.specs.precision import Precision
 
 SIGNIFICANT = 9  # digits of an iteration's time that must agree; platforms differ in the last ones
-SOURCES = ("cost", "specs", "data", "rates/probes.py", "rates/fingerprint.py", "rates/provenance.py", "namespaces.py")
+SOURCES = ("cost", "specs", "data", "rates/probes.py", "rates/fingerprint.py", "namespaces.py")
 MOST_KEPT = 20  # fingerprints, of as many versions of the sources
 LAUNCH_S = 5e-3  # launching a layer shows beside the GPU's time
 

@@ -15,18 +15,20 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.cost.provenance import Provenance
 from sim.errors import SimctlError
 from sim.files import package_path
 from sim.rates.fingerprint import kept_fingerprint as formula_fingerprint
-from sim.rates.provenance import Provenance
 from sim.specs.lookup import key
 from sim.specs.mixers import Attention
-from sim.study.deployment import Deployment
+
+if TYPE_CHECKING:
+    from sim.study.deployment import Deployment
 
 Array = NDArray[np.float64]
 

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sim.cost.provenance import Origin, Provenance
 from sim.cost.rates import RateDraws
-from sim.rates.provenance import Origin, Provenance
 from sim.specs.gpu import GpuSpec
 from sim.specs.parallel import Link, Parallel
 from sim.specs.topology import Topology, Way

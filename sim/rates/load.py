@@ -7,11 +7,13 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sim.cost.gemm import quantised_gemm_surface
+from sim.cost.provenance import outside_measured
 from sim.cost.rates import RateDraws
 from sim.engine.version_defaults import measured, unmeasured_sds
 from sim.errors import SimctlError
@@ -19,12 +21,13 @@ from sim.rates import posterior as files
 from sim.rates.kinds import Seen, not_measured, packaged_seen, t_factors, widths
 from sim.rates.links import link_cost, over_links, slowest
 from sim.rates.other_kernels import log_ratios
-from sim.rates.provenance import outside_measured
 from sim.specs.decode_stack import ENGINE
 from sim.specs.gpu import GpuSpec
 from sim.specs.gpus import matrix_units_of
 from sim.specs.precision import arithmetic_note, checkpoint_notes
-from sim.study.deployment import Deployment
+
+if TYPE_CHECKING:
+    from sim.study.deployment import Deployment
 
 # Log sd, between deployments, of how far step times lie from the formula where this part of a deployment was not measured. Models: the
 # mean errors of four models left out one at a time on an H100 and an H200 have an rms of 2.5 %. That of fp8 is declared, around what was

@@ -9,13 +9,16 @@ where weights are read, the flop rate the one at many.
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sim.cost.gemm import STAND_INS, gemms_of, kernel_surface
 from sim.cost.gemm_surface import Surface, surface_of
 from sim.engine.registry import ENGINES
-from sim.study.deployment import Deployment
+
+if TYPE_CHECKING:
+    from sim.study.deployment import Deployment
 
 FEW, MANY = 8, 2048
 OTHER = {"machete": "marlin", "marlin": "machete"}

@@ -21,15 +21,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.cost.provenance import Origin, Provenance, from_json
 from sim.cost.rates import UNITS, RateDraws, Rates, at_host
 from sim.errors import SimctlError
 from sim.files import package_path
+from sim.netcdf import DamagedFileError, whole
+from sim.quantiles import median, normal_quantile, t5_quantile
 from sim.rates.draws_file import read_draws
 from sim.rates.fingerprint import kept_fingerprint as formula_fingerprint
 from sim.rates.priors import GEMM_RATES, flops_for, gemm_flops, prior_rates, priors
-from sim.rates.provenance import Origin, Provenance, from_json
-from sim.results.netcdf import DamagedFileError, whole
-from sim.results.quantiles import median, normal_quantile, t5_quantile
 from sim.specs.decode_stack import ENGINE, STACKS
 from sim.specs.gpu import GpuSpec
 from sim.specs.gpus import get_gpu, spare_power

@@ -14,8 +14,8 @@ import numpy as np
 
 from sim.cost.gemm import GEMM_KERNELS, MEASURED_AT, measured, roofline
 from sim.cost.mixer_work import ATTENTION_KERNELS
+from sim.cost.provenance import Origin, Provenance
 from sim.cost.rates import RateDraws, Rates
-from sim.rates.provenance import Origin, Provenance
 from sim.specs.gpu import GpuSpec
 from sim.specs.precision import Precision, arithmetic
 

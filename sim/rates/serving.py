@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from sim.cost.provenance import GIVEN, Origin, Provenance
 from sim.cost.rates import RateDraws, Rates
 from sim.engine.overlap import NO_WORK, HostWork
 from sim.errors import SimctlError, UsageError
@@ -24,7 +25,6 @@ from sim.files import package_path
 from sim.rates.fingerprint import kept_fingerprint as formula_fingerprint
 from sim.rates.host import Host
 from sim.rates.posterior import with_model_error
-from sim.rates.provenance import GIVEN, Origin, Provenance
 
 PACKAGED = "data/posteriors/serving_overhead.json"
 SCHEMA, HOSTS_SCHEMA = "simctl-serving-overhead/1", "simctl-serving-overheads/1"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sim.cost.rates import RateDraws
 from sim.engine.config import overlaps
@@ -14,7 +15,9 @@ from sim.files import text_of
 from sim.rates.host import Host
 from sim.rates.load import load_rates, on_another_machine
 from sim.rates.serving import NO_HOST, UNITS, HostRates, as_served, parse_overhead
-from sim.study.deployment import Deployment
+
+if TYPE_CHECKING:
+    from sim.study.deployment import Deployment
 
 MOST_OVERHEAD_BYTES = 1 << 24
 

@@ -6,21 +6,24 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sim.cost.provenance import Origin, Provenance
 from sim.cost.rates import RateDraws
 from sim.errors import UsageError
+from sim.quantiles import median
 from sim.rates import posterior as files
 from sim.rates.priors import Prior, a10_gather_s, drawn, prior_rates, priors
-from sim.rates.provenance import Origin, Provenance
 from sim.rates.source import RateSource
-from sim.results.quantiles import median
 from sim.specs.decode_stack import ENGINE, HARNESS, KERNELS, beyond_kernels, stack_named
 from sim.specs.gpu import GpuSpec
 from sim.specs.gpus import get_gpu
 from sim.specs.precision import Precision
-from sim.study.deployment import Deployment
+
+if TYPE_CHECKING:
+    from sim.study.deployment import Deployment
 
 MEASURED = ("H100", "H200")  # GPUs with packaged steps of our kernels
 LONG_CONTEXT = 2**16  # tokens: from here on a question is one of long contexts, and is answered of the stack that has sparse attention

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.quantiles import quantiles
 from sim.results.metrics import request_latencies_ms
-from sim.results.quantiles import quantiles
 from sim.results.record import RunRecord
 
 LONG_S = (5, 10, 20, 30, 50, 100)  # of TTFT; the thresholds of the published routing study

@@ -20,8 +20,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.quantiles import quantiles
 from sim.results.metrics import PERCENTILES, request_latencies_ms
-from sim.results.quantiles import quantiles
 from sim.results.record import RunRecord
 
 Interval = tuple[float, float]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from sim.engine.interface import BUCKET, LOST, QUEUE, TOO_LONG, TTFT
 from sim.errors import UsageError
-from sim.results.quantiles import quantiles
+from sim.quantiles import quantiles
 from sim.results.record import RunRecord
 
 Floats = NDArray[np.float64]

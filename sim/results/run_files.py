@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from sim.errors import UsageError
 from sim.files import plain
+from sim.netcdf import DamagedFileError, netcdf_content, whole
 from sim.results.metrics import LEVELS, PER_REQUEST
-from sim.results.netcdf import DamagedFileError, netcdf_content, whole
 from sim.results.record import RunRecord
 
 RUN_FILE, SUMMARY_FILE = "run.nc", "summary.json"

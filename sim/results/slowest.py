@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.results.quantiles import quantiles
+from sim.quantiles import quantiles
 from sim.results.record import RunRecord
 
 SHARE = 0.99

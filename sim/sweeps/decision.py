@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from sim.closed_form.what_if import WhatIf
+from sim.cost.provenance import Origin, Provenance
 from sim.cost.rates import RateDraws, Rates
 from sim.errors import SimctlError, UsageError
-from sim.rates.provenance import Origin, Provenance
 from sim.study.deployment import Deployment
 from sim.study.simulate import run_study
 from sim.study.simulate_question import Simulate

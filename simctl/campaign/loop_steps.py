@@ -59,8 +59,8 @@ def learn(grid_file: Path, served_file: Path, out: Path, settings: Settings) -> 
     from calibrate.steps.fit import StepFit
     from calibrate.steps.grid_cells import read_engine_grid
     from calibrate.steps.random_rates import calibration_priors
+    from sim.cost.provenance import Origin, Provenance
     from sim.cost.rates import RateDraws
-    from sim.rates.provenance import Origin, Provenance
     from sim.specs.gpus import get_gpu
 
     attrs = dict(open_measurement(grid_file).attrs)

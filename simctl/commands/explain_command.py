@@ -35,8 +35,8 @@ def command(run: Path, request_id: str | None, slowest: int | None, by: str | No
     import json
 
     from sim.files import plain
+    from sim.netcdf import undamaged
     from sim.results import explain
-    from sim.results.netcdf import undamaged
     from sim.results.run_files import read_run
     from simctl.text.explain_text import one_request, several
 

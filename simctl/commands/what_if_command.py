@@ -47,7 +47,7 @@ def command(**options: Any) -> None:
     of_map = options["kv_in"] is not None
     result = question.answer()
     if out:
-        from sim.results.netcdf import write_netcdf
+        from sim.netcdf import write_netcdf
 
         write_netcdf(out, result.to_xarray(**(_map_attributes(result, options) if of_map else _attributes(result))))
     if plot:

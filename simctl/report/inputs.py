@@ -8,7 +8,7 @@ from typing import Any
 
 from sim.errors import UsageError
 from sim.files import text_of
-from sim.results.netcdf import undamaged
+from sim.netcdf import undamaged
 from sim.results.run_files import RUN_FILE
 from simctl.report.page import ReportPart
 
@@ -39,8 +39,8 @@ def part_of(path: Path) -> ReportPart:
 def _of_binary(file: Path) -> ReportPart:
     import h5netcdf
 
+    from sim.netcdf import DamagedFileError, whole
     from sim.rates.posterior import SCHEMA
-    from sim.results.netcdf import DamagedFileError, whole
     from sim.results.run_files import FAMILY, read_run_dataset
     from simctl.report import of_posterior, of_run
 

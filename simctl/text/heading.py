@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from sim.rates.provenance import Origin, Provenance
+from sim.cost.provenance import Origin, Provenance
 from sim.specs.model import ModelSpec
 from sim.specs.precision import Precision
 

@@ -25,11 +25,11 @@ from calibrate.sampling import Diagnostics, Settings
 from calibrate.steps.held_out import Scores, hosts_of, intervals, score
 from calibrate.steps.iterations import KINDS, concatenate
 from calibrate.steps.laplace import HOST_SD
+from sim.cost.provenance import Origin, Provenance
 from sim.cost.rates import UNITS, Rates
 from sim.errors import SimctlError
 from sim.rates.posterior import POPULATION, STEP_TIME, packaged_posterior, read_posterior
 from sim.rates.priors import GEMM_RATES, flops_for, prior_rates, priors
-from sim.rates.provenance import Origin, Provenance
 from sim.specs.gpus import get_gpu
 from sim.specs.lookup import key
 from sim.specs.precision import Precision

@@ -22,10 +22,10 @@ from calibrate.steps.laplace import laplace
 from calibrate.steps.random_rates import prior_draws
 from calibrate.steps.step_model import NORMAL, step_model
 from sim.cost.batch import decode_batch, mixed_batch
+from sim.cost.provenance import Origin, Provenance
 from sim.cost.rates import UNITS, Rates
 from sim.cost.step_time import step_time_s
 from sim.cost.work import Work, iteration_work
-from sim.rates.provenance import Origin, Provenance
 from sim.specs.attention_policy import blocks, dense
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model

@@ -10,9 +10,9 @@ from calibrate.steps.fit import StepFit
 from calibrate.steps.gpu_priors import like, starting_priors
 from calibrate.steps.random_rates import value
 from calibrate.steps.step_model import log_times
+from sim.cost.provenance import GIVEN
 from sim.cost.rates import UNITS, Rates
 from sim.rates.posterior import rates_for
-from sim.rates.provenance import GIVEN
 from sim.specs.gpus import get_gpu
 from sim.specs.precision import Precision
 from studies.sbc.cells import step_cells

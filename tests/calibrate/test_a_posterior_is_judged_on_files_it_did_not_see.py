@@ -15,10 +15,10 @@ from calibrate.steps.grid_cells import Grid, read_engine_grid
 from calibrate.steps.iterations import KINDS, concatenate
 from calibrate.steps.predict import pooled, predict
 from calibrate.steps.step_model import log_times, predictive
+from sim.cost.provenance import Origin, Provenance
 from sim.cost.rates import UNITS, Rates, at_host
+from sim.quantiles import normal_quantile
 from sim.rates.posterior import packaged_posterior
-from sim.rates.provenance import Origin, Provenance
-from sim.results.quantiles import normal_quantile
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 from sim.specs.precision import Precision

@@ -16,7 +16,7 @@ from calibrate.steps.iterations import FIELDS, StepCells, concatenate
 from calibrate.steps.laplace import fitted
 from calibrate.steps.noise import LAUNCH_OF_VISIT, REST_OF_VISIT, SEQUENCES_OF_VISIT, floor, typical_scatter, with_hosts_of_visits
 from calibrate.steps.random_rates import calibration_priors
-from sim.results.quantiles import MEDIAN_SE
+from sim.quantiles import MEDIAN_SE
 from sim.specs.gpus import get_gpu
 from tests.calibrate.grids import write_grid
 from tests.calibrate.steps import PRIORS, synthetic

@@ -12,13 +12,13 @@ import xarray as xr
 from calibrate.artifacts import write_posterior
 from calibrate.sampling import Diagnostics, Settings
 from sim.cost.batch import decode_batch
+from sim.cost.provenance import Origin, Provenance
 from sim.cost.rates import UNITS
 from sim.cost.step_time import step_time_s
 from sim.cost.work import iteration_work
 from sim.errors import SimctlError
 from sim.rates.posterior import PosteriorError, digest, rates_for, rates_from_file, read_posterior
 from sim.rates.priors import EIGHT_BITS
-from sim.rates.provenance import Origin, Provenance
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 from sim.specs.precision import Precision

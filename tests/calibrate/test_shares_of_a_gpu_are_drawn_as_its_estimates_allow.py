@@ -9,9 +9,9 @@ from scipy.stats import kstest
 
 from calibrate.artifacts import write_posterior
 from calibrate.sampling import Diagnostics, Settings
+from sim.cost.provenance import Origin, Provenance
 from sim.cost.rates import UNITS
 from sim.rates.posterior import rates_from_file
-from sim.rates.provenance import Origin, Provenance
 from sim.specs.gpus import get_gpu
 from studies.population.hierarchy import ENGINE_NOISE, drawn, size
 from studies.population.kernel_efficiency import Estimate

@@ -15,7 +15,7 @@ import xarray as xr
 
 from hw import artifact
 from sim.files import package_path
-from sim.results.netcdf import write_netcdf
+from sim.netcdf import write_netcdf
 from tests.cli import run
 
 SERVED = ("simulate", "--gpu", "H100", "--model", "Llama-3.1-8B", "--num-prompts", "30", "--request-rate", "4", "--draws", "0")

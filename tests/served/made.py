@@ -9,10 +9,10 @@ from calibrate.served.overhead import PROMPT_TOKEN_S, SERIAL_S, TOKEN_S
 from calibrate.served.replay import replay
 from calibrate.served.runs import Experiment, ServedRun
 from sim.cost.batch import decode_batch
+from sim.cost.provenance import GIVEN
 from sim.cost.rates import RateDraws
 from sim.cost.step_time import step_time_s
 from sim.rates.priors import prior_rates
-from sim.rates.provenance import GIVEN
 from sim.rates.serving import LAUNCHING, HostRates, hidden_work, scaled
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model

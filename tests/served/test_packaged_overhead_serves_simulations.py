@@ -7,11 +7,11 @@ from importlib.resources import files
 import numpy as np
 import pytest
 
+from sim.cost.provenance import Origin
 from sim.errors import SimctlError
 from sim.rates import serving
 from sim.rates.posterior import rates_for
 from sim.rates.priors import prior_rates
-from sim.rates.provenance import Origin
 from sim.rates.serving import (
     HOSTS_SCHEMA,
     PACKAGED,

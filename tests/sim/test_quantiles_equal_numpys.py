@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sim.results.quantiles import median, quantiles
+from sim.quantiles import median, quantiles
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 20, 1000, 1001])

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import ndtri, stdtrit
 
-from sim.results.quantiles import normal_quantile, t5_quantile
+from sim.quantiles import normal_quantile, t5_quantile
 
 PROBABILITIES = st.lists(st.floats(1e-6, 1 - 1e-6), min_size=1, max_size=20).map(np.array)
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from sim.cost.provenance import Origin, Provenance, from_json, outside_measured
 from sim.rates.posterior import packaged_posteriors, rates_for, read_posterior
-from sim.rates.provenance import Origin, Provenance, from_json, outside_measured
 from sim.specs.gpus import get_gpu
 from sim.specs.precision import Precision
 

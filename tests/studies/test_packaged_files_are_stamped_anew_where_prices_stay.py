@@ -7,9 +7,9 @@ import numpy as np
 from calibrate.artifacts import write_posterior
 from calibrate.measured_files import packaged_measurements
 from calibrate.sampling import Diagnostics, Settings
+from sim.cost.provenance import GIVEN
 from sim.rates.fingerprint import formula_fingerprint
 from sim.rates.posterior import read_posterior
-from sim.rates.provenance import GIVEN
 from studies.restamp import changed, learnt_from, measured_prices, stamped_json, stamped_netcdf
 
 BEFORE = {"h100/engine-grid_a.nc": [[1.0, 2.0]], "validation/h100_served_b.nc": [[3.0, 4.0]]}
