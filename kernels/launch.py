@@ -26,6 +26,12 @@ def has_dependent_launch() -> bool:
     return torch.cuda.is_available() and torch.cuda.get_device_capability()[0] >= 9
 
 
+@functools.cache
+def converts_e4m3() -> bool:
+    """True where the GPU has instructions for e4m3 values (compute capability 8.9), and in the interpreter."""
+    return INTERPRETED.value or (torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 9))
+
+
 def options() -> dict[str, object]:
     """Keyword arguments of a launch: the PDL constexpr and, where it is on, the launch attribute."""
     return {"PDL": True, "launch_pdl": True} if has_dependent_launch() else {"PDL": False}

@@ -242,7 +242,7 @@ def rope_append(
     norm_q, norm_k = norms or (unused, unused)
     k_host, v_host = host or (k, v)
     _rope_append[(heads_q + k.shape[1], batch)](
-        qkv, q, norm_q, norm_k, k, v, k_host, v_host, table, lens, unused if summary is None else summary.data,
+        qkv, q, norm_q, norm_k, k, v, k_host, v_host, table, lens, unused if summary is None else summary.raw,
         unused if summary is None or summary.scale is None else summary.scale, unused if summary is None else summary.running,
         0 if summary is None else summary.blocks, k_host.shape[0] // batch, math.log2(theta), eps, table.stride(0),
         *k.stride()[:3], *v.stride()[:3], HQ=heads_q, HKV=k.shape[1], D=d, PAGE=k.shape[2],

@@ -27,6 +27,11 @@ class PageSummaries:
     data: torch.Tensor
     scale: torch.Tensor | None
 
+    @property
+    def raw(self) -> torch.Tensor:
+        """The data as kernels take them: e4m3 as bytes, which every GPU can load."""
+        return self.data if self.scale is None else self.data.view(torch.uint8)
+
     def dequantised(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Low and high as float32 [pages, KV heads, D]: the scores are defined on these."""
         data = self.data.float()
@@ -93,7 +98,7 @@ def update(
     scale = seq_lens if summaries.scale is None else summaries.scale
     touched = triton.cdiv(max_new - 1, summaries.block) + 1
     _filled[(touched, checks.pairs("seq_lens", batch, heads))](
-        k_cache, page_table, query_starts, seq_lens, summaries.data, scale, heads, page_table.stride(0), *k_cache.stride()[:3],
+        k_cache, page_table, query_starts, seq_lens, summaries.raw, scale, heads, page_table.stride(0), *k_cache.stride()[:3],
         D=d, PAGE=summaries.block, KIND=KINDS.index(summaries.kind), num_warps=4, **launch.options(),
     )  # fmt: skip
 

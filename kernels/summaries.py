@@ -37,6 +37,11 @@ class Summaries:
         return self.data.shape[2]
 
     @property
+    def raw(self) -> torch.Tensor:
+        """The data as kernels take them: e4m3 as bytes, which every GPU can load."""
+        return self.data if self.scale is None else self.data.view(torch.uint8)
+
+    @property
     def bytes_per_block(self) -> int:
         """Bytes a scan reads per block and KV head."""
         return self.data[0, 0, 0].numel() * self.data.element_size() + (0 if self.scale is None else 4)
@@ -69,7 +74,7 @@ def allocate(
 
 @triton.jit
 def _round_outward(x, UP: tl.constexpr):
-    """x float32 (|x| <= 448) as e4m3, rounded up where UP, else down; by integer arithmetic, exact in every case."""
+    """x float32 (|x| <= 448) as the byte of an e4m3, rounded up where UP, else down; by integer arithmetic, exact in every case."""
     negative = x < 0
     y = tl.abs(x)
     away = negative != UP
@@ -79,7 +84,16 @@ def _round_outward(x, UP: tl.constexpr):
     scaled = y * 512.0
     small = tl.where(away, tl.ceil(scaled), tl.floor(scaled)).to(tl.int32)
     code = tl.where(y < 0.015625, small, normal) | tl.where(negative, 128, 0)
-    return code.to(tl.uint8).to(tl.float8e4nv, bitcast=True)
+    return code.to(tl.uint8)
+
+
+@triton.jit
+def widened(code, NATIVE: tl.constexpr):
+    """Bytes of e4m3 values as float16, exactly. Cards before 8.9 have no instruction for it (NATIVE False): exponents differ by 8."""
+    if NATIVE:
+        return code.to(tl.float8e4nv, bitcast=True).to(tl.float16)
+    wide = code.to(tl.int16)
+    return (((wide & 0x80) << 8) | ((wide & 0x7F) << 7)).to(tl.float16, bitcast=True) * 256.0
 
 
 @triton.jit
@@ -176,7 +190,7 @@ def build(summaries: Summaries, k_cache: torch.Tensor, seq_lens: torch.Tensor, p
     table = _check(summaries, k_cache, seq_lens, page_table)
     batch, heads_kv, blocks, _, d = summaries.data.shape
     _build[(blocks, batch * heads_kv)](
-        k_cache, table, seq_lens, summaries.data, _or(summaries.scale, seq_lens), summaries.running, heads_kv, blocks,
+        k_cache, table, seq_lens, summaries.raw, _or(summaries.scale, seq_lens), summaries.running, heads_kv, blocks,
         table.stride(0), *k_cache.stride()[:3], D=d, PAGE=k_cache.shape[2], BLOCK=summaries.block,
         PAGED=page_table is not None, KIND=KINDS.index(summaries.kind), num_warps=4,
     )  # fmt: skip
@@ -199,7 +213,7 @@ def append(
     checks.tensor("new_v", new_v, [batch, heads_kv, d], [k_cache.dtype], k_cache, contiguous=True)
     checks.tensor("v_cache", v_cache, list(k_cache.shape), [k_cache.dtype], k_cache)
     _append[(batch * heads_kv,)](
-        new_k, new_v, k_cache, v_cache, table, seq_lens, summaries.data, _or(summaries.scale, seq_lens), summaries.running,
+        new_k, new_v, k_cache, v_cache, table, seq_lens, summaries.raw, _or(summaries.scale, seq_lens), summaries.running,
         heads_kv, blocks, table.stride(0), *k_cache.stride()[:3], *v_cache.stride()[:3], D=d, PAGE=k_cache.shape[2],
         BLOCK=summaries.block, PAGED=page_table is not None, KIND=KINDS.index(summaries.kind), num_warps=4,
         **launch.options(),

@@ -10,6 +10,7 @@ from sim.errors import UsageError
 from sim.files import text_of
 from sim.netcdf import undamaged
 from sim.results.run_files import RUN_FILE
+from simctl.campaign.loop_gpu import FORMAT as LOOP
 from simctl.report.page import ReportPart
 
 MOST_BYTES = 64 << 20  # of a text
@@ -61,7 +62,7 @@ def _of_binary(file: Path) -> ReportPart:
 
 def _of_text(file: Path) -> ReportPart:
     from sim.planning.plan_file import MARK, checked
-    from simctl.report import of_claims, of_compare, of_plan, of_regime, of_validation
+    from simctl.report import of_claims, of_compare, of_loop, of_plan, of_regime, of_validation
 
     text = text_of(file, MOST_BYTES)
     if text.startswith(of_validation.CSV_HEAD):
@@ -78,6 +79,8 @@ def _of_text(file: Path) -> ReportPart:
         return of_compare.part_of(found)
     if isinstance(found, dict) and {"context_tokens", "batch", "speedup"} <= found.keys():
         return of_regime.part_of(found)
+    if isinstance(found, dict) and found.get("format") == LOOP:
+        return of_loop.part_of(found)
     if isinstance(found, list) and found and all(isinstance(each, dict) for each in found):
         if all("scores" in each for each in found):
             return of_validation.part_of(found, file.name)

@@ -37,7 +37,7 @@ def card(tmp_path):
     return path
 
 
-def decode_file(path, times=None, device="Invented-24G"):
+def decode_file(path, times=None, device="Invented-24G", cells=None):
     columns = {
         "mode": [c[0] for c in CELLS], "status": ["ok"] * len(CELLS), "batch": [c[1] for c in CELLS],
         "context_tokens": [c[2] for c in CELLS], "k_blocks": [c[3] for c in CELLS], "step_s_n": [10] * len(CELLS),
@@ -45,7 +45,8 @@ def decode_file(path, times=None, device="Invented-24G"):
     times = np.full(len(CELLS), 0.01) if times is None else times
     columns |= {"step_s_median": times, "step_s_p25": times * 0.999, "step_s_p75": times * 1.001}
     attrs = {"schema": "simctl-measurement/1", "suite": "decode", "gpu_name": device, "model": "qwen2.5-7b"}
-    xr.Dataset({name: ("cell", values) for name, values in columns.items()}, attrs=attrs).to_netcdf(path)
+    data = xr.Dataset({name: ("cell", values) for name, values in columns.items()}, attrs=attrs)
+    (data if cells is None else data.isel(cell=cells)).to_netcdf(path)
 
 
 def other_files(folder, rng):
