@@ -66,7 +66,17 @@ STEPS = (
         "population",
         ("studies.population.build", TABLES, POSTERIORS),
         (f"{POSTERIORS}/h?00.nc", "studies/population/*.py", "studies/kernel_tables/*.py", "scenarios/data/reference/*/*.csv"),
-        tuple(f"{POSTERIORS}/{place}.{kind}" for place in ("[!h]*", "left-out/*", "left-out/datasheet/*") for kind in ("nc", "npy")),
+        tuple(
+            f"{POSTERIORS}/{place}.{kind}"
+            for place in ("a100*", "[b-fi-z]*", "left-out/*", "left-out/datasheet/*")
+            for kind in ("nc", "npy")
+        ),
+    ),
+    Step(
+        "published",
+        ("studies.population.published_gpus", POSTERIORS),
+        (f"{POSTERIORS}/population.nc", "studies/population/*.py", "studies/replication/gb10_*.py", "scenarios/data/reference/*/*.csv"),
+        tuple(f"{POSTERIORS}/{gpu}.{kind}" for gpu in ("a10", "gb10", "gb10llamacpp") for kind in ("nc", "npy")),
     ),
     Step(
         "overhead",

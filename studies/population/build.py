@@ -2,8 +2,8 @@
 
     python -m studies.population.build KERNEL_TABLES OUT [--judge]
 
-Writes one posterior per GPU seen only through kernels, one per GPU known from published numbers alone, and `population.nc` for all others;
-in OUT/left-out the measured GPUs as if no engine had been stepped on them.
+Writes one posterior per GPU seen only through kernels, and `population.nc` for all others (studies.population.published_gpus goes on from
+there); in OUT/left-out the measured GPUs as if no engine had been stepped on them.
 With --judge it prints how well each GPU is predicted when it is left out, minutes more.
 """
 
@@ -36,7 +36,6 @@ from sim.specs.precision import Precision
 from studies.kernel_tables.latency_tables import Table, read_tables
 from studies.population.hierarchy import REFERENCE, Population, bounded, drawn, learn
 from studies.population.kernel_efficiency import TABLES, Estimate, estimates
-from studies.population.published_rates import learn_published, published
 from studies.program import program
 
 Array = NDArray[np.float64]
@@ -79,7 +78,7 @@ def _on_grid(gpu: str, others: Population) -> Scores:
     found = _absolute(gpu, {name: draws for name, draws in others.of(gpu).items() if name != "beta"})
     draws = len(found["beta"])
     hosts = hosts_of(cells, (), np.ones((draws, 0)), HOST_SD, np.random.default_rng(2))
-    low, median, high = intervals(cells, Rates(**found), _sigma(draws, exclude=gpu), np.random.default_rng(1), hosts)
+    low, median, high = intervals(cells, Rates(**found), sigma_of_others(draws, exclude=gpu), np.random.default_rng(1), hosts)
     return score(cells.step_s, low, median, high)
 
 
@@ -108,7 +107,7 @@ def _absolute(gpu: str, found: Mapping[str, Array]) -> dict[str, Array]:
     return values
 
 
-def _sigma(draws: int, exclude: str = "") -> Array:
+def sigma_of_others(draws: int, exclude: str = "") -> Array:
     """Model error [draw, kind] of the measured GPUs, pooled."""
     files = [packaged_posterior(g) for g in MEASURED if g != exclude]
     pooled = np.concatenate([read_posterior(f).variables["sigma"] for f in files if f is not None])
@@ -116,18 +115,19 @@ def _sigma(draws: int, exclude: str = "") -> Array:
 
 
 def write(
-    out: Path, gpu: str, found: Mapping[str, Array], source: Provenance, sources: Mapping[str, Provenance], data: str, how: Population,
-    diagnostics: Diagnostics, exclude: str = "", least: float = 0.0, engine: str = "", **more: Any,
+    out: Path, gpu: str, found: Mapping[str, Array], source: Provenance, sources: Mapping[str, Provenance], data: str, how: Settings,
+    diagnostics: Diagnostics, exclude: str = "", least: Array | float = 0.0, engine: str = "", **more: Any,
 ) -> Path:  # fmt: skip
     """Posterior file of a GPU, or (gpu `*`) of the population, of draws `found` [draw], in a folder or as a file.
 
-    Model errors are those of the measured GPUs without `exclude`, of `least` at least; `engine` names one beside the GPU's default.
+    Model errors are those of the measured GPUs without `exclude`, of `least` (a number or [draw]) at least; `engine` names one beside the
+    GPU's default.
     """
     import xarray as xr
 
-    sigma = np.maximum(_sigma(len(found["beta"]), exclude), least)
+    sigma = np.maximum(sigma_of_others(len(found["beta"]), exclude), np.reshape(least, (-1, 1)))
     name = "population" if gpu == POPULATION else key(f"{gpu}-{engine}")
-    chains = how.settings.chains
+    chains = how.chains
     variables: dict[str, Any] = {n: (("chain", "draw"), np.asarray(v).reshape(chains, -1)) for n, v in found.items()}
     variables["sigma"] = (("chain", "draw", "kind"), sigma.reshape(chains, -1, len(KINDS)))
     return write_posterior(
@@ -139,7 +139,7 @@ def write(
         sources=sources,
         data_fingerprint=data,
         diagnostics=diagnostics,
-        settings=how.settings,
+        settings=how,
         thin_to=KEPT_DRAWS,
         host_sd=HOST_SD,
         **more,
@@ -162,7 +162,7 @@ def write_pooled(out: Path, gpu: str, population: Population, data: str) -> Path
         found, sources = _absolute(gpu, found), {name: sources.get(name, declared[name].provenance) for name in UNITS}
     elif sized := [population.rates.index(rate) for rate in GEMM_RATES if rate in population.rates]:
         found["slope"] = population.found["slope"][:, sized[0]]  # of shares of GEMMs over the GPU's size
-    return write(out, gpu, found, source, sources, data, population, population.diagnostics, "" if gpu in stepped else gpu, **more)
+    return write(out, gpu, found, source, sources, data, population.settings, population.diagnostics, "" if gpu in stepped else gpu, **more)
 
 
 def write_left_out(out: Path, tables: Sequence[Table], engines: Sequence[Estimate]) -> Iterator[Path]:
@@ -196,18 +196,6 @@ def main(argv: Sequence[str]) -> int:
         print(f"wrote {write_pooled(out, gpu, population, data)}", flush=True)
     for path in write_left_out(out / "left-out", tables, engines):
         print(f"wrote {path}", flush=True)
-    for known in published():
-        learnt = learn_published(known, population.of(known.gpu), SETTINGS, _sigma(4 * SETTINGS.draws))
-        learnt.diagnostics.require()
-        evidence = f"posterior for {known.gpu} from {len(known.cells)} published numbers ({known.source}) and the hierarchy over GPUs"
-        dtype = known.precision.weights
-        source = Provenance(Origin.POPULATION, evidence, dtypes=(dtype,), tps=(1,), engines=(known.engine,))
-        own = hashlib.sha256((data + known.cells.fingerprint()).encode()).hexdigest()
-        more: dict[str, Any] = {"weight_dtype": dtype, "least": learnt.residual}
-        if known.engine == "llamacpp":
-            more["engine"] = known.engine
-        path = write(out, known.gpu, learnt.rates, source, learnt.sources, own, population, learnt.diagnostics, **more)
-        print(f"wrote {path}; the numbers lie {learnt.residual:.1%} off (rms)", flush=True)
     if "--judge" not in argv:
         return 0
     print("left out  predicted     n    median  p90     worst   90% interval covers")

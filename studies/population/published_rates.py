@@ -26,6 +26,7 @@ from sim.cost.provenance import Origin, Provenance
 from sim.cost.rates import UNITS, Rates
 from sim.cost.step_time import step_time_s
 from sim.cost.work import Work, iteration_work
+from sim.rates.priors import Prior
 from sim.specs.attention_policy import blocks, dense
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
@@ -64,17 +65,12 @@ class Published:
 
 @dataclass(frozen=True)
 class Learnt:
-    """Draws [draw] of every rate, the source of each, the diagnostics, and the rms of what the numbers differ by from the formula (log)."""
+    """Draws [draw] of every rate, the source of each, the diagnostics, and how far the numbers lie from the formula [draw]."""
 
     rates: Mapping[str, Array]
     sources: Mapping[str, Provenance]
     diagnostics: Diagnostics
-    residual: float
-
-
-def published() -> list[Published]:
-    """All GPUs of which numbers are published and nothing was measured; an engine of its own comes after the GPU's default."""
-    return [a10(), gb10(), gb10_llamacpp()]
+    error: Array
 
 
 def a10() -> Published:
@@ -131,7 +127,8 @@ def gb10_llamacpp() -> Published:
         else:  # the mean chunk of a prompt: as many end before it as after
             tokens = min(prompt, float(UBATCH))
             shape = mixed_batch(model, [], [(tokens, (prompt + tokens) / 2, False)] * round(UBATCH / tokens))
-        works.append(iteration_work(model, shape._replace(padding=0.0), precision))
+        # the bench samples no token: it has none of a server's cost per sequence
+        works.append(iteration_work(model, shape._replace(padding=0.0), precision)._replace(sequences=0.0))
         seconds.append((batch if kind == "decode" else UBATCH) / float(np.median(rates)))
         errors.append(float(np.std(np.log(rates)) / np.sqrt(len(rates))))
     kinds, names, prompts, batches = zip(*seen, strict=True)
@@ -164,11 +161,7 @@ def learn_published(known: Published, found: Mapping[str, Array], settings: Sett
     model). Learnt jointly, two numbers leave a choice between a rate far from its prior and a formula wrong by half, between which no
     chain passes. For the same reason errors are normal: a long tail would let a number be disbelieved.
     """
-    chosen = population_priors(found, get_gpu(known.gpu), known.precision)
-    for rate, value, sd in known.reads:
-        chosen[rate] = replace(
-            chosen[rate], median=value, sigma=sd, basis=f"published read kernels of {known.gpu}", origin=Origin.PUBLISHED
-        )
+    chosen = priors_of(known, found)
     model = step_model(known.cells, chosen, known_sigma=np.maximum(np.median(sigma, axis=0), PRINTED), nu=NORMAL)
     scores, diverging = sampled(laplace(model), replace(settings, target_accept=ACCEPT))
     rates = model.rates(scores.reshape(-1, model.size))
@@ -179,4 +172,15 @@ def learn_published(known: Published, found: Mapping[str, Array], settings: Sett
     draws = xr.Dataset({"score": (("chain", "draw", "unknown"), scores)})
     point = Rates(**{name: float(np.median(draws)) for name, draws in values.items()})
     off = np.log(step_time_s(Work(*known.cells.work.T), point, np) / known.cells.step_s)
-    return Learnt(values, sources, judge(draws, int(diverging.sum())), float(np.sqrt(np.mean(np.square(off)))))
+    error = np.full(len(rest.beta), np.sqrt(np.mean(np.square(off))))
+    return Learnt(values, sources, judge(draws, int(diverging.sum())), error)
+
+
+def priors_of(known: Published, found: Mapping[str, Array]) -> dict[str, Prior]:
+    """Priors of the rates: the population's, with what read kernels of others show."""
+    chosen = population_priors(found, get_gpu(known.gpu), known.precision)
+    for rate, value, sd in known.reads:
+        chosen[rate] = replace(
+            chosen[rate], median=value, sigma=sd, basis=f"published read kernels of {known.gpu}", origin=Origin.PUBLISHED
+        )
+    return chosen
