@@ -152,7 +152,7 @@ def work_from(c: Coefficients, shape: BatchShape, policy: AttentionPolicy = DENS
         selecting_layers=selecting_layers,
         selected_units=selecting_layers * policy.k,  # budget in blocks: pages are paid for by the bytes that are scanned
         link_bytes=attention.link_bytes,
-        gathers=selecting_layers if policy.placement == "host" else 0.0,
+        gathers=selecting_layers if policy.on_host else 0.0,
         link_hidden_bytes=attention.link_hidden_bytes,
         comm_bytes=by_rows.comm_bytes,
         comm_ops=by_rows.comm_ops,
@@ -190,7 +190,7 @@ def attention_work(c: Coefficients, shape: BatchShape, policy: AttentionPolicy =
     prefill = prefill + shape.prefill_tokens * written
     cached = shape.prefill_context - shape.prefill_tokens
     link = hidden = 0.0
-    if policy.placement == "host":
+    if policy.on_host:
         fetched = cached * c.kv_token_bytes
         link, hidden = kept + fetched, kept * policy.overlap + fetched
         decode, prefill = decode + kept * policy.overlap, prefill - fetched * (1.0 - policy.overlap)

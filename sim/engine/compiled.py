@@ -32,7 +32,6 @@ from sim.cost import batch, smooth, step_time, work
 from sim.cost.graphs import GRAPH_TOKENS, captured_padding
 from sim.engine import step_clock as iteration
 from sim.engine.rows import drafts, kv, log, loop, offload, parts, price, radix, sending, sglang, shares, steady, vllm, waiting
-from sim.engine.rows.made import PlainPolicy
 from sim.engine.rows.price import Given
 from sim.errors import SimctlError
 from sim.files import scratch_folder
@@ -74,7 +73,6 @@ _FLEET = (fleet_state, fleet_events, fleet_routes, fleet_moves, fleet_core)
 # nothing is allocated: no references are counted
 _HOW: dict[str, Any] = {"error_model": "numpy", "_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 _PASSED = "columns by address"  # how machine code gets them (sim.engine.machine_columns): another way is another name in the cache
-_POLICY = PlainPolicy()
 _BLOCK = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
 _loaded: dict[str, Any] = {}  # by layout of the columns
 _tokens_so_far = [0]  # output tokens so far: a study of many small runs loads machine code as one long run does
@@ -121,7 +119,7 @@ def checked_cache() -> None:
 
 def resolved(f: fleet_state.FleetCore, given: Given) -> Callable[..., int]:
     """sim.cluster.fleet_core.serve_fleet for these very arguments, compiled now or read from the cache."""
-    records, columns = [np.array(each) for each in _records(given)], list(_flat(f))
+    records, columns = [np.array(each) for each in given], list(_flat(f))
     layout = hashlib.sha256(str([f._fields, *((each.dtype.descr, each.ndim) for each in (*columns, *records))]).encode()).hexdigest()[:8]
     result, error = ctypes.c_int64(), ctypes.c_void_p()
     assert all(each.flags.c_contiguous and each.ndim == 1 for each in columns)
@@ -233,7 +231,7 @@ def _made(f: fleet_state.FleetCore, given: Given) -> bytes:
         names = function.__globals__
         space = names | {name: found[each] for name, each in names.items() if isinstance(each, FunctionType) and each in found}
         found[function] = numba.njit(FunctionType(function.__code__, space, function.__name__, function.__defaults__), **_HOW)
-    kinds = (Columns("Fleet", f), *map(numba.typeof, _records(given)))
+    kinds = (Columns("Fleet", f), *map(numba.typeof, given))
     with _optimised_once():
         found[_whole_simulator].compile(kinds)
     made = found[_whole_simulator].overloads[kinds]
@@ -289,12 +287,8 @@ def _optimised_once() -> Iterator[None]:
             setattr(owner, name, method)
 
 
-def _whole_simulator(f: fleet_state.FleetCore, coefficients: Any, rates: Any, draft_coefficients: Any, draft_rates: Any) -> int:
-    return serve_fleet(f, Given(coefficients, rates, _POLICY, draft_coefficients, draft_rates))
-
-
-def _records(given: Given) -> tuple[Any, ...]:
-    return given.coefficients, given.rates, given.draft_coefficients, given.draft_rates
+def _whole_simulator(f: fleet_state.FleetCore, c: Any, rates: Any, policy: Any, draft_c: Any, draft_rates: Any, draft_policy: Any) -> int:
+    return serve_fleet(f, Given(c, rates, policy, draft_c, draft_rates, draft_policy))
 
 
 def _flat(columns: Any) -> Iterator[Any]:

@@ -54,8 +54,8 @@ def engine_loop(scheduler: Scheduler, cost: StepCost, collect: Callable[[Step, i
             iteration = ahead() if ahead is not None else None
         if iteration is None or not iteration.scheduled:
             if under_way is None:
-                evicted += iteration.preempted if iteration is not None else []
                 wakes = timed.wakes() if timed is not None else None
+                evicted += iteration.preempted if iteration is not None and wakes is not None else []
                 if timed is not None:
                     timed.idle = wakes is not None
                 now = yield None if wakes is None else (wakes, DECISION)

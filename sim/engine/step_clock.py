@@ -20,7 +20,7 @@ from sim.cost.attention import BLOCKS_AT_ONCE, reread
 from sim.cost.batch import DENSE, BatchShape, chunk_sums, from_sums, mixed_batch
 from sim.cost.coefficients import Coefficients, coefficients
 from sim.cost.graphs import CAPTURED, GRAPH_TOKENS, captured_padding
-from sim.cost.parts import Chunk, cut, heaviest, other_rows, share_of
+from sim.cost.parts import Chunk, cut, heaviest, other_rows
 from sim.cost.rates import Rates
 from sim.cost.step_time import (
     NAMES,
@@ -32,7 +32,6 @@ from sim.cost.step_time import (
     kernels_s,
     linear_s,
     step_terms,
-    step_time_s,
     terms_of,
     total_s,
 )
@@ -99,15 +98,25 @@ class _Rows(NamedTuple):
 
 
 def staged_s(c: Any, shape: BatchShape, rates: Any, policy: Any, rows: Any, head: float) -> float:
-    """The formula of dense attention in HBM, its stages given: `rows` are the seconds of the iteration's rows (_Rows), `head` those of its
-    rows of logits. step_time_s to the last bit (a test holds it). Compiled, too (sim.engine.compiled): of `c`, `rates` and `policy` only
-    attributes are read.
+    """The formula, its stages given: `rows` are the seconds of the iteration's rows (_Rows), `head` those of its rows of logits.
+    step_time_s to the last bit (a test holds it). Compiled, too (sim.engine.compiled): of `c`, `rates` and `policy` only attributes are
+    read.
     """
-    sequences = shape.decode_seqs + shape.prefill_seqs
-    kv, state = attention_s(attention_work(c, shape, policy), rates), sequences * c.state_seq_bytes / rates.beta_state
+    sequences, attention = shape.decode_seqs + shape.prefill_seqs, attention_work(c, shape, policy)
+    kv, state = attention_s(attention, rates), sequences * c.state_seq_bytes / rates.beta_state
     layers, weights = launch_layers(c, shape), rows.linear + head
-    launch = exposed_launch_s(rows.kernels + weights + kv + state, layers, rates) if layers else 0.0
-    return float(total_s(terms_of(rates, sequences, shape.has_prefill, rows.kernels, weights, kv, state, rows.comm, launch)))
+    busy = rows.kernels + weights + kv + state
+    summaries = c1 = link = 0.0
+    if policy.selects:
+        summaries = shape.decode_context / policy.unit_tokens * c.summary_unit_bytes / rates.beta_kv
+        c1 = c.kv_layers * rates.c1_s + c.kv_layers * policy.k * rates.c1_unit_s
+    if policy.on_host:
+        gathers = c.kv_layers * rates.gather_s if policy.selects else 0.0
+        link = attention.link_bytes / rates.link_bytes_per_s + gathers
+        link = link - min(attention.link_hidden_bytes / rates.link_bytes_per_s, busy)
+    launch = exposed_launch_s(busy + link, layers, rates) if layers else 0.0
+    terms = terms_of(rates, sequences, shape.has_prefill, rows.kernels, weights, kv, state, rows.comm, launch, summaries, c1, link)
+    return float(total_s(terms))
 
 
 def late_share(head_start: int, launching: int) -> float:
@@ -127,6 +136,15 @@ def _row_works(most: int, *made_of: Any) -> NDArray[np.float64]:
     """Work of up to `most` rows for every draw of the rates, shape [most + 1, fields of RowWork]."""
     work = row_work(coefficients(*made_of), np.arange(most + 1.0))
     return np.stack([np.broadcast_to(np.asarray(each, dtype=np.float64), most + 1) for each in work], axis=1)
+
+
+@lru_cache(maxsize=64)
+def _expert_works(most: int, stages: int, *made_of: Any) -> NDArray[np.float64]:
+    none = np.zeros(most + 1)
+    work = row_work(coefficients(*made_of), none, np.arange(most + 1.0) / stages)
+    return np.stack(
+        [np.broadcast_to(np.asarray(each, dtype=np.float64), most + 1) for each in (work.expert_bytes, work.expert_flops)], axis=1
+    )
 
 
 def charged(context: int, batch: int, sequences: int, shared_tokens: int, common_tokens: int, saved: int, blocks: int) -> int:
@@ -190,10 +208,8 @@ class StepTime:
     ) -> None:
         self.model = model
         self.policy = policy
-        plain = policy.kind == "dense" and policy.placement == "hbm"
-        self.jumps = plain and not model.window and not micro_batch and not decodes_alone
+        self.jumps = policy.plain and not model.window and not micro_batch and not decodes_alone
         self._parallel, self._parts, self._part_tokens, self.eager = parallel, parallel.parts, part_tokens, eager
-        self.in_stages = plain
         self.micro_batch = micro_batch
         self.streams = streams
         self._decode_sizes, self.decodes_alone = decode_sizes, decodes_alone
@@ -236,9 +252,9 @@ class StepTime:
         return self._parts
 
     @property
-    def ranks(self) -> int:
-        """Data-parallel ranks."""
-        return self._parallel.dp
+    def stages(self) -> int:
+        """Pipeline stages."""
+        return self._parallel.pp
 
     @property
     def part_tokens(self) -> int:
@@ -246,9 +262,9 @@ class StepTime:
         return self._part_tokens if self._parallel.pp > 1 else 0
 
     @property
-    def given(self) -> tuple[Coefficients, Rates]:
-        """Coefficients of the work, and the rates that settle it."""
-        return self._coefficients, self._rates
+    def given(self) -> tuple[Coefficients, Rates, AttentionPolicy]:
+        """Coefficients of the work, the rates that settle it, and the attention policy."""
+        return self._coefficients, self._rates, self.policy
 
     def iteration(self, iteration: Iteration, head_start: int = 0) -> int:
         """Ticks of an iteration as decided, before its requests advance, with the host `head_start` ticks ahead."""
@@ -306,7 +322,7 @@ class StepTime:
 
     def _shared(self, shape: BatchShape, chunks: int, shared: tuple[int, int]) -> BatchShape:
         """The shape as it is charged where running requests share KV (`charged`): dense attention in HBM, and whole contexts."""
-        if not shared[0] or not self.in_stages:
+        if not shared[0] or not self.policy.plain:
             return shape
         batch = int(shape.decode_seqs)
         context = float(charged(int(shape.decode_context), batch, batch + chunks, *shared, *self.reread))
@@ -322,8 +338,11 @@ class StepTime:
             steps = max(n for n, _ in verified) - 1
             behind = [*contexts, *(end - n for n, end in verified)]
             proposing = shape_of(self.draft.model, behind, [], self.draft.policy)._replace(pieces=float(self.draft_pieces))
-            if self._parts > 1:
-                proposing = share_of(proposing, self._parallel)._replace(others=0.0)
+            if self._parts > 1:  # of the heaviest part, whose sequences are like all
+                count = -(-len(behind) // self._parts)
+                share = count / len(behind)
+                context, near = proposing.decode_context * share, proposing.decode_window * share
+                proposing = from_sums(float(count), context, near, context, chunk_sums([], None))._replace(pieces=proposing.pieces)
             ticks += steps * self.draft.priced(proposing)
         return ticks
 
@@ -372,16 +391,12 @@ class StepTime:
 
     def priced(self, shape: BatchShape) -> int:
         """The formula, rounded to ticks."""
-        return to_ticks(self._staged_s(shape) if self.in_stages else step_time_s(self.work(shape), self._rates))
+        rows = self.rows(shape.decode_seqs + shape.prefill_tokens + shape.padding, shape.others)
+        return to_ticks(staged_s(self._coefficients, shape, self._rates, self.policy, rows, self.head(shape.sampled)))
 
     def work(self, shape: BatchShape) -> Work:
         """Work of the iteration."""
         return work_from(self._coefficients, shape, self.policy)
-
-    def _staged_s(self, shape: BatchShape) -> float:
-        """`staged_s`, its stages remembered by rows and by rows of logits."""
-        rows = self.rows(shape.decode_seqs + shape.prefill_tokens + shape.padding, shape.others)
-        return staged_s(self._coefficients, shape, self._rates, self.policy, rows, self.head(shape.sampled))
 
     def rows(self, rows: float, others: float = 0.0) -> _Rows:
         """Seconds that so many rows take, whatever they are, beside so many of other data-parallel ranks."""
@@ -393,13 +408,22 @@ class StepTime:
         return found
 
     def _row_work(self, rows: float, others: float) -> RowWork:
-        if others or rows > TABLE_ROWS or rows != int(rows):
+        if rows > TABLE_ROWS or rows != int(rows):
             return row_work(self._coefficients, rows, others)
-        return RowWork(*self.row_works(TABLE_ROWS)[int(rows)].tolist())
+        found = RowWork(*self.row_works(TABLE_ROWS)[int(rows)].tolist())
+        if not others:
+            return found
+        routed = round((rows + others) * self.stages)
+        experts = self.expert_works(max(routed, TABLE_ROWS))[routed].tolist()
+        return found._replace(expert_bytes=experts[0], expert_flops=experts[1])
 
     def row_works(self, most: int) -> NDArray[np.float64]:
         """Work of 0 to at least `most` rows: shape [rows, fields of RowWork]."""
         return _row_works(max(1 << (most - 1).bit_length(), TABLE_ROWS), *self._made_of)
+
+    def expert_works(self, most: int) -> NDArray[np.float64]:
+        """Bytes and flops of routed experts by the rows of all ranks, in parts of a stage: shape [more than `most`, 2]."""
+        return _expert_works(1 << (most - 1).bit_length(), self.stages, *self._made_of)
 
     def head(self, sampled: float) -> float:
         """Seconds of the output projection for so many rows of logits."""

@@ -49,6 +49,15 @@ class AttentionPolicy:
         return self.kind in ("pages", "blocks")
 
     @property
+    def on_host(self) -> bool:
+        return self.placement == "host"
+
+    @property
+    def plain(self) -> bool:
+        """Dense attention in HBM: an iteration's price hangs on sums of contexts alone."""
+        return self.kind == "dense" and not self.on_host
+
+    @property
     def units(self) -> int:
         """Summarised units (pages or blocks) chosen per layer and sequence."""
         return self.k * BLOCK_TOKENS // self.unit_tokens if self.selects else 0

@@ -30,6 +30,8 @@ from sim.engine.step_clock import IterationCost
 from sim.errors import UsageError
 from sim.rates.serving import NO_HOST, HostRates
 from sim.results.record import RunRecord
+from sim.specs.attention_policy import blocks
+from sim.specs.parallel import Parallel
 from sim.specs.precision import Precision
 from sim.workload.content import BlockHashes, Grown, SystemPrompt
 from sim.workload.sources import TraceSource
@@ -41,6 +43,8 @@ from tests.price.shapes import HYBRID_MOE, QWEN_7B, plausible_rates
 WORK = (NO_WORK, HostWork(1e-3, 2e-5, 1e-3), HostWork(5e-3, 5e-4, 4e-3), HostWork(0.02, 0.0, 0.0))
 COSTS = [IterationCost(model, Precision(), plausible_rates(), host=work) for model in (QWEN_7B, HYBRID_MOE) for work in WORK]
 COSTS.append(IterationCost(QWEN_7B, Precision(), plausible_rates(), decode_sizes=sglang_sizes(512)))
+COSTS.append(IterationCost(HYBRID_MOE, Precision(), plausible_rates(), host=WORK[1], parallel=Parallel(dp=2, expert=True)))
+COSTS.append(IterationCost(QWEN_7B, Precision(), plausible_rates(), policy=blocks(1, "host")))
 EAGER = [IterationCost(QWEN_7B, Precision(), plausible_rates(), host=work, eager=True) for work in WORK]
 HOSTS = (
     NO_HOST,

@@ -26,6 +26,7 @@ from sim.engine.rows.loop import serve
 from sim.engine.rows.made import fail, given_of, luck_of, make_core, requests_of
 from sim.engine.schedulers import VllmScheduler
 from sim.engine.step_clock import IterationCost, StepTime
+from sim.specs.attention_policy import blocks, dense, pages, sink_window
 from sim.specs.models import get_model
 from sim.specs.parallel import Parallel
 from sim.specs.precision import Precision
@@ -35,6 +36,7 @@ from tests.price.shapes import HYBRID_MOE, QWEN_7B, plausible_rates
 
 WORK = (NO_WORK, HostWork(1e-3, 2e-5, 1e-3), HostWork(5e-3, 5e-4, 4e-3), HostWork(0.02, 0.0, 0.0))
 MODELS = (QWEN_7B, HYBRID_MOE, get_model("Gemma-3-27B"))
+POLICIES = (dense("host"), pages(2), blocks(1), blocks(1, "host"), sink_window(window=16), sink_window("host", 16))
 COLUMNS = ("started", "sent", "decided", "scheduled", "running", "waiting", "tokens", "used", "admitted", "preempted", "sampled", "lacks")
 
 
@@ -130,9 +132,11 @@ def a_vllm(rng: Random) -> tuple[EngineConfig, IterationCost, list[tuple[int, Re
     seqs = rng.choice([1, 2, 4, 16])
     budget = max(rng.choice([max(seqs, 8), 64, 512]), seqs * (2 + drafts) + 8 if drafts else 0)
     most, needed = longest + rng.choice([0, 5, 100]), -(-(longest + 3 * drafts + 2) // block) + 2
-    if not drafts and rng.random() < 0.3:
-        stages = rng.choice([2, 3])
-        settings |= {"parallel": Parallel(pp=stages), "part_tokens": -(-budget // stages)}
+    if rng.random() < 0.3:
+        parallel = rng.choice([Parallel(pp=2), Parallel(pp=3), Parallel(dp=2), Parallel(dp=3, expert=True), Parallel(pp=2, dp=2)])
+        settings |= {"parallel": parallel, "part_tokens": -(-budget // parallel.parts)}
+    if rng.random() < 0.2:
+        settings["policy"] = rng.choice(POLICIES)
     caching = rng.random() < 0.7
     if caching and options.get("drafter") != "eagle" and rng.random() < 0.5:
         options = options | {"host_blocks": rng.choice([needed, 3 * needed, 1000])}
@@ -184,7 +188,11 @@ def an_sglang(rng: Random) -> tuple[EngineConfig, IterationCost, list[tuple[int,
         options=drawn | bets,
     )
     graphs = drawn["cuda_graph_max_bs"]
-    settings = {"decode_sizes": sglang_sizes(graphs), "decodes_alone": True} if graphs else {}
+    settings: dict[str, Any] = {"decode_sizes": sglang_sizes(graphs), "decodes_alone": True} if graphs else {}
+    if rng.random() < 0.3:
+        settings |= {"parallel": rng.choice([Parallel(pp=2), Parallel(dp=2)]), "part_tokens": -(-budget // 2)}
+    if rng.random() < 0.2:
+        settings["policy"] = rng.choice(POLICIES)
     return config, IterationCost(rng.choice(MODELS), Precision(), plausible_rates(), **settings), calls
 
 

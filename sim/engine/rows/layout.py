@@ -130,6 +130,8 @@ class EngineRow:
     # prices
     jumps: int = 0  # decode iterations lie on chords
     window: int = 0
+    kept: int = 0  # tokens of a context that a decode reads at most; 0: all
+    plain: int = 1  # dense attention in HBM
     host_each: int = 0
     host_sequence: int = 0
     host_prefill: int = 0
@@ -137,6 +139,7 @@ class EngineRow:
     launching_pieces: int = 0
     launching_decodes: int = 0
     parts: int = 1
+    stages: int = 1
     saved: int = 0
     read_blocks: int = 0
     eager: int = 0
@@ -395,6 +398,7 @@ class LogRow:
     decode_seqs: float = 0.0
     decode_context: float = 0.0
     decode_window: float = 0.0
+    decode_kept: float = 0.0  # of attention that is not plain
     prefill_seqs: float = 0.0
     chunk_tokens: float = 0.0
     prefill_context: float = 0.0
@@ -451,6 +455,7 @@ class Core(NamedTuple):
     row_works: MutableSequence[float]  # [rows * fields of sim.cost.work.RowWork]
     by_rows: MutableSequence[float]  # [3 * rows] seconds of small kernels, of linear layers and of all-reduces; -1 where not known yet
     heads: MutableSequence[float]  # [rows of logits] seconds, -1 where not known yet
+    expert_works: MutableSequence[float]  # [2 * stages * rows] bytes and flops of routed experts, with ranks: by rows of all of these
     draft_row_works: MutableSequence[float]  # the same of the drafter
     draft_by_rows: MutableSequence[float]
     draft_heads: MutableSequence[float]

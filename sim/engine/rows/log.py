@@ -28,6 +28,7 @@ def note_shape(e: Core, s: EngineRow, it: IterationRow, shape: BatchShape, extra
     row = e.log[it.row]
     row.extra, row.prefill_tokens = extra, prefill_tokens
     row.decode_seqs, row.decode_context, row.decode_window = shape.decode_seqs, shape.decode_context, shape.decode_window
+    row.decode_kept = 0.0 if s.plain else shape.decode_kept
     row.prefill_seqs, row.chunk_tokens, row.prefill_context = shape.prefill_seqs, shape.prefill_tokens, shape.prefill_context
     row.prefill_pairs, row.prefill_window_context = shape.prefill_pairs, shape.prefill_window_context
     row.prefill_window_pairs, row.logits, row.has_prefill = shape.prefill_window_pairs, shape.sampled, shape.has_prefill

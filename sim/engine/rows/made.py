@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,23 +26,14 @@ Ints = NDArray[np.int64]
 ROW_MOST = 4096  # iterations in memory before they are handed over
 LOADING = 4  # times as many requests as can run, at most, have or get their KV: beyond these none is loaded
 ENDINGS = 4  # numbers a request: SGLang lists when up to one more of them than can run end, and what they hold
+_POLICY = ("on_host", "overlap", "selects", "unit_tokens", "k")
 _COEFFICIENTS = [name for name, kind in get_type_hints(Coefficients).items() if kind in (float, int)]
-
-
-class PlainPolicy(NamedTuple):
-    """Dense attention in HBM."""
-
-    placement: str = "hbm"
-    overlap: float = 0.0
 
 
 def uncovered(config: EngineConfig, steps: StepTime) -> str:
     """Why the engine in rows cannot stand for this one; nothing where it can."""
     reasons = (
         (config.scheduler not in ("vllm", "sglang"), f"engine {config.scheduler}"),
-        (not steps.in_stages, "attention that hangs on each context"),
-        (steps.ranks > 1, "data-parallel ranks"),
-        (steps.parts > 1 and config.options.get("draft_tokens"), "drafts in pipeline stages"),
         (steps.streams or steps.micro_batch, "micro-batches"),
     )
     return next((why for holds, why in reasons if holds), "")
@@ -71,7 +62,8 @@ def engine_row(config: EngineConfig, steps: StepTime | None, most_tokens: int, k
 
 
 def _prices(s: at.EngineRow, steps: StepTime) -> None:
-    s.jumps, s.window, s.parts = int(steps.jumps), steps.model.window or 0, steps.parts
+    s.jumps, s.window, s.parts, s.stages = int(steps.jumps), steps.model.window or 0, steps.parts, steps.stages
+    s.plain, s.kept = int(steps.policy.plain), 0 if steps.policy.kind == "dense" else int(steps.policy.keep_tokens)
     s.host_each, s.host_sequence, s.host_prefill, s.launching, s.launching_pieces, s.launching_decodes = steps.host_ticks
     s.saved, s.read_blocks = steps.reread
     s.eager, s.graph_reuse = int(steps.eager), int(steps.graph_reuse)
@@ -129,7 +121,8 @@ def make_core(
     one.mask, one.host_mask, one.token_ticks = slots - 1, host_slots - 1, token_ticks
     if one.host_blocks:
         requests["seen"] = np.cumsum(requests["depth"]) - requests["depth"]
-    room = seqs + 3 * one.parts + 2 if one.parts > 1 else 0  # chunks, and as many cuts as a budget of all parts takes
+    most = one.budget if one.kind == at.VLLM or one.chunked_prefill else one.most_prefill + one.max_len  # tokens of an iteration
+    room = seqs + one.parts + (most // one.part_tokens if one.part_tokens else 0) if one.parts > 1 else 0  # chunks, cut
     engines = []
     for i in range(replicas):
         values = {name: getattr(one, name) for name in one.__slots__}
@@ -152,7 +145,7 @@ def make_core(
     padding = steps.decode_paddings(seqs) if steps else np.zeros(0)
     running: Any = np.zeros((replicas, seqs + one.seats), dtype=np.int64)
     running[:, seqs:] = np.arange(one.seats)
-    most_rows = min(config.max_num_batched_tokens, blocks * config.block_size)  # all of them have KV, but the last ones
+    most_rows = min(most, blocks * config.block_size)  # all of them have KV, but the last ones
     rows = max(most_rows + seqs * (1 + one.drafting), GRAPH_TOKENS) + 1
     logits = seqs * (1 + one.drafting) + 1
     prices: dict[str, Any] = {
@@ -160,8 +153,11 @@ def make_core(
         "draft_by_rows": np.full(3 * rows if one.draft_model else 0, -1.0), "draft_heads": np.full(logits if one.draft_model else 0, -1.0),
         "acceptance": acceptance, "padding": padding, "phases": np.zeros(replicas * one.block, dtype=np.int64),
     }  # fmt: skip
+    ranks = steps is not None and one.parts > one.stages
+    experts = steps.expert_works((rows + GRAPH_TOKENS) * one.stages).ravel() if steps and ranks else np.zeros(0)
     works = {"row_works": steps, "draft_row_works": steps.draft if steps and one.draft_model else None}
     tables: dict[str, Any] = {name: of.row_works(rows).ravel() if of else np.zeros(0) for name, of in works.items()}
+    tables["expert_works"] = experts
     held, table = replicas * one.seats * one.most_blocks, replicas * (slots + host_slots)
     if arrays:
         made: dict[str, Any] = {name: at.records(at.ROWS[name], count) for name, count in counts.items()}
@@ -212,11 +208,8 @@ def fail(s: Any, reason: int) -> None:
 
 def given_of(steps: StepTime, arrays: bool = False) -> Given:
     """Inputs of the formula; with `arrays` as records, whose type compiled code knows at a glance."""
-    own, draft = steps.given, (steps.draft or steps).given
-    if not arrays:
-        return Given(own[0], own[1], steps.policy, draft[0], draft[1])
-    made = [_record(names, each) for each, names in zip((*own, *draft), (_COEFFICIENTS, own[1].names()) * 2, strict=True)]
-    return Given(made[0], made[1], PlainPolicy(), made[2], made[3])
+    given = *steps.given, *(steps.draft or steps).given
+    return Given(*(map(_record, (_COEFFICIENTS, given[1].names(), _POLICY) * 2, given) if arrays else given))
 
 
 def _record(names: Any, values: Any) -> Any:

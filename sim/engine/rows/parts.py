@@ -1,4 +1,5 @@
-"""The heaviest part of an iteration in pipeline stages: the sums that its price needs (sim.cost.parts states the rule).
+"""The heaviest part of an iteration in pipeline stages or data-parallel ranks: the pieces that its price needs (sim.cost.parts states the
+rule).
 
 Decodes are shared out evenly. Prompts' chunks, cut where they are longer than a part's token budget, go to the part with the fewest tokens,
 the longest first.
@@ -24,7 +25,7 @@ def sort_pieces(e: Core, s: EngineRow, it: IterationRow, i: int) -> int:
             put_piece(e, s, count, s.part_tokens, end - n + s.part_tokens, 0)
             count += 1
             n -= s.part_tokens
-        put_piece(e, s, count, n, end, int(beyond == 0))
+        put_piece(e, s, count, n, end, max(beyond + 1, 0))
         count += 1
     return count
 

@@ -22,13 +22,14 @@ FIELDS = len(RowWork._fields)
 
 
 class Given(NamedTuple):
-    """Inputs of the formula: coefficients, rates and attention policy of the model, and the first two of its drafter."""
+    """Inputs of the formula: coefficients, rates and attention policy of the model, and of its drafter."""
 
     coefficients: Any
     rates: Any
     policy: Any
     draft_coefficients: Any
     draft_rates: Any
+    draft_policy: Any
 
 
 class RowSeconds(NamedTuple):
@@ -45,6 +46,7 @@ class Batch(NamedTuple):
     decodes: int
     context: int
     near: int
+    kept: int
     chunks: float
     tokens: float
     read: float
@@ -67,7 +69,7 @@ class Batch(NamedTuple):
 
 def batch_of(e: Core, s: EngineRow, it: IterationRow, i: int) -> Batch:
     """The sums of an iteration that is about to run."""
-    near = verifying = longest = behind = draft_near = 0
+    near = kept = verifying = longest = behind = draft_near = 0
     decodes, context = it.steady, it.steady_context
     chunks = tokens = read = pairs = near_read = near_pairs = logits = head_pairs = head_cached = 0.0
     verified = verified_read = verified_pairs = verified_near_read = verified_near_pairs = 0.0
@@ -84,6 +86,8 @@ def batch_of(e: Core, s: EngineRow, it: IterationRow, i: int) -> Batch:
             context += start
             if window:
                 near += min(start, window)
+            if s.kept:
+                kept += min(start, s.kept)
             if s.draft_window:
                 draft_near += min(start, s.draft_window)
             continue
@@ -114,14 +118,14 @@ def batch_of(e: Core, s: EngineRow, it: IterationRow, i: int) -> Batch:
         elif beyond == 0:
             logits += 1.0
     return Batch(
-        decodes, context, near, chunks, tokens, read, pairs, near_read, near_pairs, logits, head_pairs, head_cached,
+        decodes, context, near, kept, chunks, tokens, read, pairs, near_read, near_pairs, logits, head_pairs, head_cached,
         verifying, verified, verified_read, verified_pairs, verified_near_read, verified_near_pairs, longest, behind, draft_near,
     )  # fmt: skip
 
 
 def decodes_alone(decodes: int, context: int) -> Batch:
     """The sums of an iteration of decodes alone."""
-    return Batch(decodes, context, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0, 0)
+    return Batch(decodes, context, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0, 0)
 
 
 def octave_of(mean: int, near: int) -> int:
@@ -159,7 +163,7 @@ def price(e: Core, s: EngineRow, i: int, given: Given) -> None:
     ready = preparing(s, it.shares + it.steady, int(chunks > 0))
     exposed, left = max(ready - it.head_start, 0), max(it.head_start - ready, 0)
     context = b.context
-    if it.shared:
+    if it.shared and s.plain:
         shared, common = it.shared * s.block, it.common * s.block
         context = charged(context, b.decodes, b.decodes + chunks, shared, common, s.saved, s.read_blocks)
     if s.jumps and not chunks:
@@ -176,7 +180,7 @@ def price(e: Core, s: EngineRow, i: int, given: Given) -> None:
     if left and launching:
         late = late_share(left, launching)
         shape = with_launches(shape, shape.eager * late, shape.pieces * late)
-    own = shape_ticks(e, given, shape)
+    own = shape_ticks(e, s, given, shape)
     drafting = 0
     if b.verifying:
         drafting = to_ticks(s.verify_s + b.verifying * s.verify_each_s)
@@ -185,18 +189,22 @@ def price(e: Core, s: EngineRow, i: int, given: Given) -> None:
             rows = int(proposing.decode_seqs + proposing.padding)
             by_rows = row_seconds(e.draft_row_works, e.draft_by_rows, given.draft_rates, rows)
             head = head_seconds(e.draft_heads, given.draft_coefficients, given.draft_rates, int(proposing.sampled))
-            step = to_ticks(staged_s(given.draft_coefficients, proposing, given.draft_rates, given.policy, by_rows, head))
+            step = to_ticks(staged_s(given.draft_coefficients, proposing, given.draft_rates, given.draft_policy, by_rows, head))
             drafting += (b.longest - 1) * step
     s.priced = exposed + own + drafting
     if s.keep:
         note_shape(e, s, it, shape, exposed + drafting, int(b.tokens - b.verified))
         if b.tokens > b.verified:
-            e.log[it.row].decode_kv_s = decodes_kv_s(b, shape, given)
+            e.log[it.row].decode_kv_s = decodes_kv_s(b, b.kept if s.kept else b.context, shape, given)
 
 
-def shape_ticks(e: Core, given: Given, shape: BatchShape) -> int:
+def shape_ticks(e: Core, s: EngineRow, given: Given, shape: BatchShape) -> int:
     """The formula, rounded to ticks."""
-    by_rows = row_seconds(e.row_works, e.by_rows, given.rates, int(shape.decode_seqs + shape.prefill_tokens + shape.padding))
+    rows = int(shape.decode_seqs + shape.prefill_tokens + shape.padding)
+    if shape.others:
+        by_rows = seconds_with(e, given.rates, rows, 2 * round((rows + shape.others) * s.stages))
+    else:
+        by_rows = row_seconds(e.row_works, e.by_rows, given.rates, rows)
     head = head_seconds(e.heads, given.coefficients, given.rates, int(shape.sampled))
     return to_ticks(staged_s(given.coefficients, shape, given.rates, given.policy, by_rows, head))
 
@@ -214,6 +222,16 @@ def row_seconds(works: Any, seconds: Any, rates: Any, rows: int) -> RowSeconds:
     return RowSeconds(seconds[3 * rows], seconds[3 * rows + 1], seconds[3 * rows + 2])
 
 
+def seconds_with(e: Core, rates: Any, rows: int, experts: int) -> RowSeconds:
+    """Seconds of so many rows, where routed experts have the work of a place in the table: rows of other ranks pass them, too."""
+    at, works = rows * FIELDS, e.row_works
+    work = RowWork(
+        works[at], works[at + 1], works[at + 2], works[at + 3], e.expert_works[experts], e.expert_works[experts + 1], works[at + 6],
+        works[at + 7],
+    )  # fmt: skip
+    return RowSeconds(kernels_s(work, rates), linear_s(work, rates), all_reduce_s(work, rates))
+
+
 def head_seconds(seconds: Any, c: Any, rates: Any, logits: int) -> float:
     """Seconds of so many rows of logits: of the table, which has them from then on."""
     if seconds[logits] < 0.0:
@@ -227,7 +245,9 @@ def chord_end(e: Core, s: EngineRow, given: Given, batch: int, octave: int) -> i
     place = batch * OCTAVES + octave
     if e.chords[place] < 0:
         share = -(-batch // s.parts)
-        e.chords[place] = shape_ticks(e, given, shape_of(e, s, decodes_alone(share, share << octave), share << octave, False))
+        shape = shape_of(e, s, decodes_alone(share, share << octave), share << octave, False)
+        others = rows_of_others(s, batch, share)
+        e.chords[place] = shape_ticks(e, s, given, with_graphs(shape, 0.0, shape.eager, shape.pieces, shape.padding, others))
     return e.chords[place]
 
 
@@ -239,7 +259,7 @@ def all_logits(b: Batch) -> bool:
 def shape_of(e: Core, s: EngineRow, b: Batch, context: int, all_verify: bool) -> BatchShape:
     """The batch as the graph captured for it computes it."""
     sums = (b.chunks, b.tokens, b.read, b.pairs, b.near_read, b.near_pairs, b.logits, b.head_pairs, b.head_cached)
-    shape = from_sums(float(b.decodes), float(context), float(b.near), float(context), sums)
+    shape = from_sums(float(b.decodes), float(context), float(b.near), float(b.kept if s.kept else context), sums)
     has_prefill, eager, pieces, padding = shape.has_prefill, shape.eager, shape.pieces, shape.padding
     if all_verify:
         has_prefill = pieces = 0.0
@@ -253,20 +273,21 @@ def shape_of(e: Core, s: EngineRow, b: Batch, context: int, all_verify: bool) ->
         padding = 0.0
     if b.verifying and not s.graph_reuse:
         padding, eager = 0.0, 1.0
-    return with_graphs(shape, has_prefill, eager, pieces, padding)
+    return with_graphs(shape, has_prefill, eager, pieces, padding, 0.0)
 
 
 def part_of(e: Core, s: EngineRow, it: IterationRow, i: int, b: Batch, context: int) -> BatchShape:
     """The heaviest part of the iteration, as the graph captured for it computes it."""
     count = sort_pieces(e, s, it, i) if b.chunks else 0
     heaviest = deal(e, s, count, b.decodes)
-    decodes = decodes_of_part(s, b.decodes, heaviest)
+    decodes, verify = decodes_of_part(s, b.decodes, heaviest), False
     chunks = tokens = read = pairs = near_read = near_pairs = logits = head_pairs = head_cached = 0.0
     for place in range(s.first_piece, s.first_piece + count):
         piece = e.pieces[place]
         if piece.part != heaviest:
             continue
         causal = chunk_pairs(piece.tokens, piece.end)
+        verify = piece.tokens == piece.rows and piece.rows > 1 and (verify or not chunks)
         chunks += 1.0
         tokens += piece.tokens
         read += piece.end
@@ -278,10 +299,13 @@ def part_of(e: Core, s: EngineRow, it: IterationRow, i: int, b: Batch, context: 
         if s.window:
             near_read += min(piece.end, s.window + piece.tokens)
             near_pairs += chunk_window_pairs(piece.tokens, piece.end, s.window)
-    share = decodes / b.decodes if b.decodes else 0.0
+    share, kept = decodes / b.decodes if b.decodes else 0.0, b.kept if s.kept else context
     sums = (chunks, tokens, read, pairs, near_read, near_pairs, logits, head_pairs, head_cached)
-    shape = from_sums(float(decodes), float(context) * share, float(b.near) * share, float(context) * share, sums)
-    eager, pieces, padding = shape.eager, shape.pieces, shape.padding
+    shape = from_sums(float(decodes), float(context) * share, float(b.near) * share, float(kept) * share, sums)
+    others = rows_of_others(s, b.decodes + b.tokens, decodes + tokens)
+    has_prefill, eager, pieces, padding = shape.has_prefill, shape.eager, shape.pieces, shape.padding
+    if verify:
+        has_prefill = pieces = 0.0
     if s.eager:
         padding, pieces, eager = 0.0, 0.0, 1.0
     elif chunks == 0.0:
@@ -290,23 +314,34 @@ def part_of(e: Core, s: EngineRow, it: IterationRow, i: int, b: Batch, context: 
             eager = 1.0
     elif s.decodes_alone:
         padding = 0.0
-    return with_graphs(shape, shape.has_prefill, eager, pieces, padding)
+    if b.verifying and not s.graph_reuse:
+        padding, eager = 0.0, 1.0
+    return with_graphs(shape, has_prefill, eager, pieces, padding, others)
+
+
+def rows_of_others(s: EngineRow, total: float, own: float) -> float:
+    """Rows of the other ranks' parts beside the heaviest, of so many in all (sim.cost.parts.other_rows)."""
+    return max(total / s.stages - own, 0.0) if s.parts > s.stages else 0.0
 
 
 def draft_shape(s: EngineRow, b: Batch) -> BatchShape:
     """One step of the drafter, which reads what all requests of the iteration have cached."""
-    count, context = float(b.decodes + b.verifying), float(b.context + b.behind)
+    count, share = b.decodes + b.verifying, 1.0
+    if s.parts > 1:  # of the heaviest part, whose sequences are like all
+        count = -(-count // s.parts)
+        share = count / (b.decodes + b.verifying)
+    context = float(b.context + b.behind) * share
     none = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-    shape = from_sums(count, context, float(b.draft_near), context, none)
-    return with_graphs(shape, shape.has_prefill, shape.eager, float(s.draft_pieces), shape.padding)
+    shape = from_sums(float(count), context, float(b.draft_near) * share, context, none)
+    return with_graphs(shape, shape.has_prefill, shape.eager, float(s.draft_pieces), shape.padding, 0.0)
 
 
 def with_launches(shape: BatchShape, eager: float, pieces: float) -> BatchShape:
     """The shape with other shares of its launches."""
-    return with_graphs(shape, shape.has_prefill, eager, pieces, shape.padding)
+    return with_graphs(shape, shape.has_prefill, eager, pieces, shape.padding, shape.others)
 
 
-def with_graphs(shape: BatchShape, has_prefill: float, eager: float, pieces: float, padding: float) -> BatchShape:
+def with_graphs(shape: BatchShape, has_prefill: float, eager: float, pieces: float, padding: float, others: float) -> BatchShape:
     """The shape computed by another graph, or none."""
     return BatchShape(
         shape.decode_seqs,
@@ -324,13 +359,13 @@ def with_graphs(shape: BatchShape, has_prefill: float, eager: float, pieces: flo
         eager,
         pieces,
         padding,
-        shape.others,
+        others,
         shape.head_pairs,
         shape.head_cached,
     )
 
 
-def decodes_kv_s(b: Batch, shape: BatchShape, given: Given) -> float:
+def decodes_kv_s(b: Batch, kept: int, shape: BatchShape, given: Given) -> float:
     """Seconds of attention for decodes beside prefill, those that verify drafts included."""
     if not b.decodes and not b.verifying:
         return 0.0
@@ -339,8 +374,8 @@ def decodes_kv_s(b: Batch, shape: BatchShape, given: Given) -> float:
             float(b.verifying), b.verified, b.verified_read, b.verified_pairs, b.verified_near_read, b.verified_near_pairs, b.verified,
             0.0, 0.0,
         )  # fmt: skip
-        alone = from_sums(float(b.decodes), float(b.context), float(b.near), float(b.context), verified)
-        work = attention_work(given.coefficients, with_graphs(alone, 0.0, 0.0, 0.0, 0.0), given.policy)
+        alone = from_sums(float(b.decodes), float(b.context), float(b.near), float(kept), verified)
+        work = attention_work(given.coefficients, with_graphs(alone, 0.0, 0.0, 0.0, 0.0, 0.0), given.policy)
         return float(attention_s(work, given.rates))
     return float(attention_s(without_chunks(attention_work(given.coefficients, shape, given.policy)), given.rates))
 

@@ -20,7 +20,8 @@ from sim.ticks import TICK_S
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 KV = NAMES._fields.index("kv")
-NAMED = {"decode_kept": "decode_context", "prefill_tokens": "chunk_tokens", "sampled": "logits"}  # parts of a batch shape in the log
+ALWAYS_NAMED = {"prefill_tokens": "chunk_tokens", "sampled": "logits"}  # parts of a batch shape in the log
+NAMED = ALWAYS_NAMED | {"decode_kept": "decode_context"}
 TOGETHER = 16  # parts of the log looked at together
 NAMES_OF_LOG = [each.name for each in fields(at.LogRow)]
 
@@ -143,8 +144,8 @@ class Expanded:
 
     def shape(self, which: Any, rows: Columns | None = None) -> BatchShape:
         """The batches of some iterations, of all or of some rows."""
-        column = rows.__getitem__ if rows else self._whole
-        return BatchShape(*(column(NAMED.get(name, name))[which] for name in BatchShape._fields))
+        column, named = rows.__getitem__ if rows else self._whole, NAMED if self._steps.policy.plain else ALWAYS_NAMED
+        return BatchShape(*(column(named.get(name, name))[which] for name in BatchShape._fields))
 
     def terms(self, which: Any, rows: Columns | None = None) -> Floats:
         """Seconds by term of some iterations, of all or of some rows: shape [them, terms]."""
