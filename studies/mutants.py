@@ -2,8 +2,9 @@
 
     python -m studies.mutants [PART...] [--of operators|meaning] [--lines N] [--seed S] [--seconds S] [--list]
 
-draws N lines (100) of the parts (cost, cluster, engine, planning), changes one place of each in a copy of the tree, runs the tests of the
-part until one fails, and prints the survivors with a diff of one line. Exit code 1 where more than a tenth survive.
+draws N lines (100) of the parts (cost, cluster, engine, planning), changes one place of each in a copy of the tree, runs those tests of
+the part that call the function it is in (studies.covering_tests), quickest first, until one fails, and prints the survivors with a diff of
+one line. Prices are not compared with the formula's fingerprint: a test must say what is wrong. Exit code 1 where more than a tenth live.
 
 `operators` changes an operator or a number of a statement. `meaning` (studies.meaning_mutants) exchanges like quantities, moves a bound by
 one or drops a change of state. `--list` prints what would be tried: the same for the same seed and source.
@@ -13,31 +14,43 @@ from __future__ import annotations
 
 import argparse
 import ast
+import math
+import os
 import random
+import resource
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from sim.errors import SimctlError
+from sim.rates.fingerprint import formula_fingerprint
+from studies.covering_tests import FINGERPRINT, RECORD, Test, covering, recorded
 from studies.meaning_mutants import Mutant, of_meaning
 from studies.program import program
 
 ROOT = Path(__file__).parents[1]
-# part -> (its source, the tests that say what it does; those that notice most come first)
+
+
+class Part(NamedTuple):
+    """Source of a part, the tests that say what it does, and whether their simulations may run by machine code, made before the mutant."""
+
+    source: tuple[str, ...]
+    tests: tuple[str, ...]
+    compiled: bool = False
+
+
+ENGINE = ("sim/engine/rows", "sim/engine/schedulers.py", "sim/engine/llamacpp.py", "sim/engine/loop.py", "sim/engine/overlap.py")
 PARTS = {
-    "cost": (("sim/cost",), ("tests/price", "tests/sim/test_formula_fingerprint_sees_meaning_not_text.py")),
-    "cluster": (("sim/cluster",), ("tests/simulate/test_rout*", "tests/engine/test_fleet_in_rows_equals_event_loop.py",
-                                  "tests/simulate/test_a*", "tests/simulate/test_[c-t]*")),
-    "engine": (
-        ("sim/engine/rows", "sim/engine/schedulers.py", "sim/engine/llamacpp.py", "sim/engine/loop.py", "sim/engine/overlap.py"),
-        ("tests/engine",),
-    ),
-    "planning": (("sim/planning",), ("tests/planning/test_bounds_*", "tests/planning/test_[a-z]*")),
-}  # fmt: skip
+    "cost": Part(("sim/cost",), ("tests/price",), compiled=True),
+    "cluster": Part(("sim/cluster",), ("tests/simulate", "tests/engine/test_fleet_in_rows_equals_event_loop.py")),
+    "engine": Part(ENGINE, ("tests/engine",)),
+    "planning": Part(("sim/planning",), ("tests/planning",), compiled=True),
+}
 NEEDED = (
     "sim",
     "simctl",
@@ -59,7 +72,8 @@ SWAPS: dict[type, type] = {
     ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
 }  # fmt: skip
 MOST_SHARE = 0.1
-LONGER = 4.0  # than the tests take without a mutant: beyond, a mutant hangs
+LONGER, MORE_S = 4.0, 60.0  # of the processor, than the tests take without a mutant: beyond, a mutant hangs
+HANGS = 20.0  # so many times as long by the clock, for what waits without computing
 
 
 def of_operators(file: Path) -> Iterator[Mutant]:
@@ -103,7 +117,7 @@ def drawn(parts: Sequence[str], lines: int, seed: int, kind: str = "operators") 
     """So many mutants of the parts, of as many lines; the same for the same seed."""
     found = []
     for part in parts:
-        for place in PARTS[part][0]:
+        for place in PARTS[part].source:
             files = sorted((ROOT / place).rglob("*.py")) if (ROOT / place).is_dir() else [ROOT / place]
             found += [(part, mutant) for file in files for mutant in KINDS[kind](file)]
     random.Random(seed).shuffle(found)
@@ -118,8 +132,8 @@ def _said(part: str, mutant: Mutant) -> str:
     return f"{part} {mutant.file.relative_to(ROOT)}:{mutant.first}: {' '.join(text.split())[:160]}"
 
 
-def survives(part: str, mutant: Mutant, copy: Path, seconds: float) -> bool:
-    """Whether every test of the part passes with the mutant in the copy. A run that takes too long, or does not import, is a kill."""
+def survives(part: str, mutant: Mutant, copy: Path, tests: Sequence[Test]) -> bool:
+    """Whether every test passes with the mutant in the copy. A run that takes too long, or does not import, is a kill."""
     target = copy / mutant.file.relative_to(ROOT)
     lines = mutant.file.read_text().splitlines(keepends=True)
     old = lines[mutant.first - 1]
@@ -127,26 +141,54 @@ def survives(part: str, mutant: Mutant, copy: Path, seconds: float) -> bool:
     body = "".join(f"{indent}{line}\n" for line in mutant.text.splitlines())
     target.write_text("".join([*lines[: mutant.first - 1], body, *lines[mutant.last :]]))
     try:
-        return passes(part, copy, seconds)
+        return passes(part, copy, [test.name for test in tests], LONGER * sum(test.seconds for test in tests) + MORE_S)
     finally:
         target.write_text("".join(lines))
 
 
-def passes(part: str, copy: Path, seconds: float) -> bool:
-    """Whether the tests of a part pass in the copy, and in this time."""
-    tests = [str(each.relative_to(copy)) for glob in PARTS[part][1] for each in sorted(copy.glob(glob))]
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", QUICK]
+def passes(part: str, copy: Path, tests: Sequence[str], seconds: float, **more: str) -> bool:
+    """Whether these tests pass in the copy within so many seconds of the processor."""
+    names = copy / "tests.txt"  # by a file: they may be longer than a command line
+    names.write_text("\n".join(tests))
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "studies.covering_tests",
+        "-m",
+        QUICK,
+        f"@{names}",
+    ]
+    bounded = partial(resource.setrlimit, resource.RLIMIT_CPU, (math.ceil(seconds),) * 2)
     try:
-        done = subprocess.run([*command, *tests], cwd=copy, env=_environment(copy), capture_output=True, check=False, timeout=seconds)
+        done = subprocess.run(
+            command, cwd=copy, env=_environment(part, copy) | more, capture_output=True, text=True, check=False,
+            timeout=HANGS * seconds, preexec_fn=bounded,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         return False
+    if done.returncode in (4, 5):  # pytest's own: no such test, none collected
+        raise SimctlError(f"the tests of {part} were not run: {done.stdout.strip().splitlines()[-1:]}")
     return done.returncode == 0
 
 
-def _environment(copy: Path) -> dict[str, str]:
-    import os
+def covering_tests(part: str, copy: Path, seconds: float) -> list[Test]:
+    """The quick tests of a part, quickest first, each with the functions of its source that it calls. SimctlError where one fails."""
+    record = copy / f"{part}.json"
+    found = [str(each.relative_to(copy)) for place in PARTS[part].tests for each in sorted((copy / place).parent.glob(Path(place).name))]
+    if not passes(part, copy, found, seconds, **{RECORD: str(record)}):
+        raise SimctlError(f"the tests of {part} do not pass without a mutant in {seconds:g} s")
+    return recorded(record)
 
-    return {**os.environ, "PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "SIMCTL_NO_NUMBA": "1"}
+
+def _environment(part: str, copy: Path) -> dict[str, str]:
+    same = {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", FINGERPRINT: formula_fingerprint()}
+    return {**os.environ, **same, **({} if PARTS[part].compiled else {"SIMCTL_NO_NUMBA": "1"})}
 
 
 @program("studies.mutants")
@@ -156,7 +198,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("parts", nargs="*", default=list(PARTS))
     parser.add_argument("--lines", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=1800.0)
+    parser.add_argument("--seconds", type=float, default=3600.0, help="of the processor, that the tests of a part may take")
     parser.add_argument("--of", choices=list(KINDS), default="operators")
     parser.add_argument("--list", action="store_true")
     args = parser.parse_args(argv)
@@ -169,16 +211,14 @@ def main(argv: Sequence[str]) -> int:
         for name in NEEDED:
             source = ROOT / name
             (shutil.copytree if source.is_dir() else shutil.copy)(source, Path(folder) / name)
-        most_s = {}
-        for part in dict.fromkeys(part for part, _ in chosen):
-            begin = time.perf_counter()
-            if not passes(part, Path(folder), args.seconds):
-                raise SimctlError(f"the tests of {part} do not pass without a mutant in {args.seconds:g} s")
-            most_s[part] = min(args.seconds, LONGER * (time.perf_counter() - begin) + 60)
-        for part, mutant in chosen:
-            lives = survives(part, mutant, Path(folder), most_s[part])
+        tests: dict[str, list[Test]] = {}
+        for part, mutant in sorted(chosen, key=lambda each: each[0]):
+            if part not in tests:
+                tests[part] = covering_tests(part, Path(folder), args.seconds)
+            near = covering(tests[part], mutant.file.relative_to(ROOT).as_posix(), mutant.first) or tests[part]
+            lives = survives(part, mutant, Path(folder), near)
             alive += lives
-            print(f"{'SURVIVES' if lives else 'killed'} {_said(part, mutant)}", flush=True)
+            print(f"{'SURVIVES' if lives else 'killed'} {_said(part, mutant)} ({len(near)} tests)", flush=True)
     print(f"{alive} of {len(chosen)} mutants survive")
     return int(alive > MOST_SHARE * len(chosen))
 
