@@ -40,10 +40,11 @@ def serving_lines(s: Serving, explained: bool = False) -> list[str]:
     steps = [load.tokens_per_s for load in s.loads]
     known = f"; speeds are known to within {within(max(map(half_width, steps)))}" if steps else ""
     lines.append(fill(f"{grounds(d.gpu.name, s.rates.source)}{known}."))
-    notes = [*assumed(d, s.rates), *(text for text in scope_notes(d, s.rates) if text.startswith(OUTSIDE))]
     rest = "--explain: batching, memory, sources; --sparse: sparse attention."
-    lines = "\n".join(lines).splitlines()
-    for note in (fill(f"Note: {text}").splitlines() for text in notes):
+    # what would move the answer stands below its verdict, whatever room there is
+    taken_lines = [line for text in assumed(d, s.rates) for line in fill(f"   {text}", later="   ").splitlines()]
+    lines = "\n".join([lines[0], *taken_lines, *lines[1:]]).splitlines()
+    for note in (fill(f"Note: {text}").splitlines() for text in scope_notes(d, s.rates) if text.startswith(OUTSIDE)):
         if len(lines) + len(note) < SCREEN:
             lines += note
     return [*lines, rest]

@@ -116,3 +116,10 @@ def test_headroom_is_what_all_at_once_are_served_at():
     at_once = simulate(deployment, Workload.drawn(100), draws=0)
     assert paced.served_at_once_per_s == at_once.summary["request_throughput"]
     assert at_once.served_at_once_per_s is None
+
+
+def test_what_would_move_an_answer_stands_under_its_verdict():
+    first = run("what-if", "--ctx", "8K", "--gpu", "RTX-4090", "-tp", "2", "--model", "Qwen3-14B").stdout.partition("\n\n")[0]
+    assert "the GPUs have no peer access" in first
+    assert "over PCIe with it" in first
+    assert "peer access" not in run("what-if", "--ctx", "8K", "--gpu", "H100", "-tp", "2", "--model", "Qwen3-14B").stdout
