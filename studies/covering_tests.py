@@ -2,7 +2,7 @@
 
     MUTANTS_RECORD=FILE.json python -m pytest -p studies.covering_tests TESTS...
 
-writes, for each test, the seconds of the processor that it took and the functions that it and its fixtures called. A result
+writes, for each test that passes, the seconds of the processor that it took and the functions that it and its fixtures called. A result
 that an earlier test of the same run remembered is the earlier one's: functions are called by at least one of those that need them.
 """
 
@@ -54,6 +54,7 @@ class _Recorder:
 
     def __init__(self, path: Path) -> None:
         self.path, self.seen, self.rows = path, set[CodeType](), list[tuple[str, float, list[Any]]]()
+        self.passed: set[str] = set()
 
     def _called(self, frame: FrameType, event: str, argument: Any) -> None:
         self.seen.add(frame.f_code)
@@ -71,8 +72,12 @@ class _Recorder:
             threading.settrace(None)  # type: ignore[arg-type]
             self.rows.append((item.nodeid, time.process_time() - begun, sorted(filter(None, map(_place, self.seen)))))
 
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and report.passed:
+            self.passed.add(report.nodeid)
+
     def pytest_sessionfinish(self) -> None:
-        self.path.write_text(json.dumps(self.rows))
+        self.path.write_text(json.dumps([row for row in self.rows if row[0] in self.passed]))
 
 
 def _place(code: CodeType) -> tuple[str, int, int] | None:

@@ -146,30 +146,10 @@ def survives(part: str, mutant: Mutant, copy: Path, tests: Sequence[Test]) -> bo
         target.write_text("".join(lines))
 
 
-def passes(part: str, copy: Path, tests: Sequence[str], seconds: float, **more: str) -> bool:
+def passes(part: str, copy: Path, tests: Sequence[str], seconds: float) -> bool:
     """Whether these tests pass in the copy within so many seconds of the processor."""
-    names = copy / "tests.txt"  # by a file: they may be longer than a command line
-    names.write_text("\n".join(tests))
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-x",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "studies.covering_tests",
-        "-m",
-        QUICK,
-        f"@{names}",
-    ]
-    bounded = partial(resource.setrlimit, resource.RLIMIT_CPU, (math.ceil(seconds),) * 2)
     try:
-        done = subprocess.run(
-            command, cwd=copy, env=_environment(part, copy) | more, capture_output=True, text=True, check=False,
-            timeout=HANGS * seconds, preexec_fn=bounded,
-        )  # fmt: skip
+        done = _ran(part, copy, tests, seconds, "-x")
     except subprocess.TimeoutExpired:
         return False
     if done.returncode in (4, 5):  # pytest's own: no such test, none collected
@@ -178,12 +158,31 @@ def passes(part: str, copy: Path, tests: Sequence[str], seconds: float, **more: 
 
 
 def covering_tests(part: str, copy: Path, seconds: float) -> list[Test]:
-    """The quick tests of a part, quickest first, each with the functions of its source that it calls. SimctlError where one fails."""
+    """The quick tests of a part that pass, quickest first, each with the functions that it calls. SimctlError where that takes
+    longer, or none passes.
+    """
     record = copy / f"{part}.json"
     found = [str(each.relative_to(copy)) for place in PARTS[part].tests for each in sorted((copy / place).parent.glob(Path(place).name))]
-    if not passes(part, copy, found, seconds, **{RECORD: str(record)}):
-        raise SimctlError(f"the tests of {part} do not pass without a mutant in {seconds:g} s")
-    return recorded(record)
+    done = _ran(part, copy, found, seconds, **{RECORD: str(record)})
+    tests = recorded(record) if record.exists() else []
+    if not tests:
+        raise SimctlError(f"no test of {part} passes without a mutant in {seconds:g} s: {done.stdout.strip().splitlines()[-1:]}")
+    for line in done.stdout.splitlines():
+        if line.startswith(("FAILED", "ERROR")):
+            print(f"left out {line.split(' - ')[0]}", flush=True)
+    return tests
+
+
+def _ran(part: str, copy: Path, tests: Sequence[str], seconds: float, *more: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    names = copy / "tests.txt"  # by a file: they may be longer than a command line
+    names.write_text("\n".join(tests))
+    plugins = ("-p", "no:cacheprovider", "-p", "studies.covering_tests")
+    command = [sys.executable, "-m", "pytest", "-q", "-rfE", *plugins, *more, "-m", QUICK, f"@{names}"]
+    bounded = partial(resource.setrlimit, resource.RLIMIT_CPU, (math.ceil(seconds),) * 2)
+    return subprocess.run(
+        command, cwd=copy, env=_environment(part, copy) | variables, capture_output=True, text=True, check=False,
+        timeout=HANGS * seconds, preexec_fn=bounded,
+    )  # fmt: skip
 
 
 def _environment(part: str, copy: Path) -> dict[str, str]:
