@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import UsageError
+from sim.signals import undisturbed
 
 GZIP = b"\x1f\x8b"
 LONGEST_NAME = 200  # bytes of a name that a temporary one keeps
@@ -33,8 +34,8 @@ def replacing(path: str | Path) -> Iterator[Path]:
     target = _file_target(path)
     _sweep(target.parent)
     temporary = _fresh(target)
-    os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     try:
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         with _named(path, temporary):
             yield temporary
             _settle(temporary)
@@ -218,19 +219,19 @@ def replaced_directory(target: Path, owned: Sequence[str]) -> Iterator[Path]:
     elif target.exists() or target.is_symlink():
         raise UsageError(f"{target}: not a directory")
     made = _make_parents(target.parent)
+    staging = _fresh(target)
     try:
-        staging = _fresh(target)
-        staging.mkdir()
-    except OSError as error:
-        _remove_empty(made)
-        raise UsageError(f"cannot write into {target.parent}: {error.strerror}") from None
-    try:
+        try:
+            staging.mkdir()
+        except OSError as error:
+            raise UsageError(f"cannot write into {target.parent}: {error.strerror}") from None
         with _named(target, staging):
             yield staging
             for file in staging.rglob("*"):
                 if file.is_file():
                     _settle(file)
-            _swap(staging, target)
+            with undisturbed():
+                _swap(staging, target)
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
         _remove_empty(made)

@@ -97,3 +97,11 @@ def pytest_configure(config: pytest.Config) -> None:
         from sim.rates import fingerprint
 
         fingerprint.formula_fingerprint = fingerprint.kept_fingerprint = lambda: pinned  # type: ignore[assignment]
+
+
+def pytest_sessionstart() -> None:
+    """Properties as drawn alike every time, and found false without a search for a smaller example: that takes minutes in plain Python."""
+    from hypothesis import Phase, settings
+
+    settings.register_profile("mutants", settings.default, derandomize=True, database=None, phases=(Phase.explicit, Phase.generate))
+    settings.load_profile("mutants")

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import compileall
 import math
 import os
 import random
@@ -47,9 +48,11 @@ class Part(NamedTuple):
 ENGINE = ("sim/engine/rows", "sim/engine/schedulers.py", "sim/engine/llamacpp.py", "sim/engine/loop.py", "sim/engine/overlap.py")
 PARTS = {
     "cost": Part(("sim/cost",), ("tests/price",), compiled=True),
-    "cluster": Part(("sim/cluster",), ("tests/simulate", "tests/engine/test_fleet_in_rows_equals_event_loop.py")),
+    "cluster": Part(("sim/cluster",), ("tests/simulate",), compiled=True),
     "engine": Part(ENGINE, ("tests/engine",)),
     "planning": Part(("sim/planning",), ("tests/planning",), compiled=True),
+    # of the cluster, what runs as machine code where there is some
+    "fleet": Part((), ("tests/engine/test_fleet_in_rows_equals_event_loop.py", "tests/simulate/test_rout*")),
 }
 NEEDED = (
     "sim",
@@ -210,8 +213,9 @@ def main(argv: Sequence[str]) -> int:
         for name in NEEDED:
             source = ROOT / name
             (shutil.copytree if source.is_dir() else shutil.copy)(source, Path(folder) / name)
+        compileall.compile_dir(folder, quiet=2)  # once: the runs write no bytecode, which could be a mutant's
         tests: dict[str, list[Test]] = {}
-        for part, mutant in sorted(chosen, key=lambda each: each[0]):
+        for part, mutant in sorted((("fleet" if each.file.name.startswith("fleet_") else part), each) for part, each in chosen):
             if part not in tests:
                 tests[part] = covering_tests(part, Path(folder), args.seconds)
             near = covering(tests[part], mutant.file.relative_to(ROOT).as_posix(), mutant.first) or tests[part]
