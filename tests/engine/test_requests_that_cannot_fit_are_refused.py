@@ -4,8 +4,12 @@ import pytest
 
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Request
+from sim.engine.rows.engine import RowsEngine
 from sim.engine.schedulers import VllmScheduler
+from sim.engine.step_clock import IterationCost
 from sim.errors import UsageError
+from sim.specs.precision import Precision
+from tests.price.shapes import QWEN_7B, plausible_rates
 
 CONFIG = EngineConfig(num_gpu_blocks=5, block_size=16, max_model_len=100, max_num_batched_tokens=8192)
 
@@ -17,6 +21,13 @@ CONFIG = EngineConfig(num_gpu_blocks=5, block_size=16, max_model_len=100, max_nu
 def test_refused_with_its_name_and_the_limit(prompt: int, output: int, reason: str) -> None:
     with pytest.raises(UsageError, match=rf"request 'r7'.*{reason}"):
         VllmScheduler(CONFIG).add(Request("r7", 0.0, prompt, output))
+
+
+@pytest.mark.parametrize(("prompt", "output"), [(90, 11), (60, 6), (30, 60), (0, 4), (4, 0)])
+def test_the_engine_in_rows_refuses_the_same(prompt: int, output: int) -> None:
+    engine = RowsEngine(CONFIG, IterationCost(QWEN_7B, Precision(), plausible_rates()).steps, {}, {})
+    with pytest.raises(UsageError, match="request 'r7'"):
+        engine.add(Request("r7", 0.0, prompt, output), 0)
 
 
 def test_the_largest_request_that_fits_runs_to_its_end() -> None:
