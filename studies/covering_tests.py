@@ -24,23 +24,21 @@ RECORD, FINGERPRINT = "MUTANTS_RECORD", "MUTANTS_FINGERPRINT"
 ROOT = Path(__file__).parents[1]
 
 
-class Test(NamedTuple):
+class Covering(NamedTuple):
     """A test, how long it takes, and what it calls: (file, its first line, its last)."""
-
-    __test__ = False
 
     name: str
     seconds: float
     calls: frozenset[tuple[str, int, int]]
 
 
-def recorded(path: Path) -> list[Test]:
+def recorded(path: Path) -> list[Covering]:
     """Tests of a file that this plugin wrote, quickest first."""
     rows = json.loads(path.read_text())
-    return sorted((Test(name, seconds, frozenset(map(tuple, calls))) for name, seconds, calls in rows), key=lambda test: test.seconds)
+    return sorted((Covering(name, seconds, frozenset(map(tuple, calls))) for name, seconds, calls in rows), key=lambda test: test.seconds)
 
 
-def covering(tests: Sequence[Test], file: str, line: int) -> list[Test]:
+def covering(tests: Sequence[Covering], file: str, line: int) -> list[Covering]:
     """Those that call the innermost function around a line; of a line outside functions, or of one never called, none."""
     around = {call for test in tests for call in test.calls if call[0] == file and call[1] <= line <= call[2]}
     if not around:
@@ -69,7 +67,7 @@ class _Recorder:
             return (yield)
         finally:
             sys.settrace(None)
-            threading.settrace(None)  # type: ignore[arg-type]
+            threading.settrace(None)
             self.rows.append((item.nodeid, time.process_time() - begun, sorted(filter(None, map(_place, self.seen)))))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

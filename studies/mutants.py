@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 from sim.errors import SimctlError
 from sim.rates.fingerprint import formula_fingerprint
-from studies.covering_tests import FINGERPRINT, RECORD, Test, covering, recorded
+from studies.covering_tests import FINGERPRINT, RECORD, Covering, covering, recorded
 from studies.meaning_mutants import Mutant, of_meaning
 from studies.program import program
 
@@ -135,7 +135,7 @@ def _said(part: str, mutant: Mutant) -> str:
     return f"{part} {mutant.file.relative_to(ROOT)}:{mutant.first}: {' '.join(text.split())[:160]}"
 
 
-def survives(part: str, mutant: Mutant, copy: Path, tests: Sequence[Test]) -> bool:
+def survives(part: str, mutant: Mutant, copy: Path, tests: Sequence[Covering]) -> bool:
     """Whether every test passes with the mutant in the copy. A run that takes too long, or does not import, is a kill."""
     target = copy / mutant.file.relative_to(ROOT)
     lines = mutant.file.read_text().splitlines(keepends=True)
@@ -160,7 +160,7 @@ def passes(part: str, copy: Path, tests: Sequence[str], seconds: float) -> bool:
     return done.returncode == 0
 
 
-def covering_tests(part: str, copy: Path, seconds: float) -> list[Test]:
+def covering_tests(part: str, copy: Path, seconds: float) -> list[Covering]:
     """The quick tests of a part that pass, quickest first, each with the functions that it calls. SimctlError where that takes
     longer, or none passes.
     """
@@ -214,7 +214,7 @@ def main(argv: Sequence[str]) -> int:
             source = ROOT / name
             (shutil.copytree if source.is_dir() else shutil.copy)(source, Path(folder) / name)
         compileall.compile_dir(folder, quiet=2)  # once: the runs write no bytecode, which could be a mutant's
-        tests: dict[str, list[Test]] = {}
+        tests: dict[str, list[Covering]] = {}
         for part, mutant in sorted((("fleet" if each.file.name.startswith("fleet_") else part), each) for part, each in chosen):
             if part not in tests:
                 tests[part] = covering_tests(part, Path(folder), args.seconds)
