@@ -31,6 +31,7 @@ from sim.workload.trace import Trace
 
 CLOSEST = 0.04  # relative width to which the highest rate of a trial is found
 MOST_FACTOR = 64.0
+MOST_STEPS = int(math.log(MOST_FACTOR) / math.log1p(CLOSEST))  # of 1 + CLOSEST
 LAZY_S = 1.5  # CPU seconds of trials in this process, before others are worth their start
 LOOK_S = 0.25  # between looks at the budget while others simulate
 
@@ -80,33 +81,39 @@ class Here:
         tpot = latency_figures(found.latency, ["mean_tpot_ms"])["mean_tpot_ms"]
         return Trial(found.used, float(1e3 / tpot) if tpot else math.nan, found.tokens_per_s, found.grows, found.error)
 
-    def factor(self, choice: int, count: int, trial: int, enough: float = math.inf) -> float:
-        """Factor by which the requests of a trial may arrive faster (below MOST_FACTOR), by bisection; 0 where even a 64th is too fast, and
-        `enough` where it is that or more.
+    def factor(self, choice: int, count: int, trial: int, low: float = 1.0, enough: float = math.inf) -> float:
+        """Power of 1 + CLOSEST by which the requests of a trial may arrive faster (below MOST_FACTOR), sought from `low` and by bisection; 0
+        where even a 64th is too fast, and `enough` where it is that or more.
 
         It takes for granted that a slower load does not do worse.
         """
 
-        def met(factor: float) -> bool:
-            return self.one(choice, count, trial, factor).met
+        def met(steps: int) -> bool:
+            return self.one(choice, count, trial, (1.0 + CLOSEST) ** steps).met
 
-        if enough < math.inf and met(enough):
-            return enough
-        low, high, step = 1.0, 1.0, 1.25
-        if met(1.0):
-            while high < MOST_FACTOR and met(high := high * step):
-                low = high
-                step *= step
+        at, high, step = steps_to(low), MOST_STEPS + 1, 6
+        if not enough:
+            return 0.0
+        if enough < math.inf:
+            high = steps_to(enough)
+            if met(high):
+                return enough
+        if met(at):
+            while (probe := at + step) < high:
+                at, high, step = (probe, high, 2 * step) if met(probe) else (at, probe, step)
         else:
-            while not met(low := low / step):
-                high = low
-                step *= step
-                if low < 1 / MOST_FACTOR:
-                    return 0.0
-        while high > low * (1 + CLOSEST):
-            mid = math.sqrt(low * high)
-            low, high = (mid, high) if met(mid) else (low, mid)
-        return low
+            high = at
+            while (at := max(at - step, -MOST_STEPS - 1)) >= -MOST_STEPS and not met(at):
+                high, step = at, 2 * step
+        while high > at + 1:
+            mid = (at + high) // 2
+            at, high = (mid, high) if met(mid) else (at, mid)
+        return (1.0 + CLOSEST) ** at if at >= -MOST_STEPS else 0.0
+
+
+def steps_to(factor: float) -> int:
+    """The power of 1 + CLOSEST that a factor is."""
+    return round(math.log(factor) / math.log1p(CLOSEST))
 
 
 def trace_of(study: Study, trial: int) -> Trace:
@@ -173,11 +180,15 @@ class Runner:
         return found
 
     def factors(self, choice: int, count: int, trials: Sequence[int], lowest: int) -> list[float]:
-        """Of each trial, how many times as fast its requests may arrive: the `lowest` ones of them, and of others that it is no less."""
-        first: list[float] = self._each(Here.factor, [(choice, count, trial) for trial in trials[: 2 * lowest]])
-        enough = sorted(first)[lowest - 1]
-        rest: list[float] = self._each(Here.factor, [(choice, count, trial, enough) for trial in trials[2 * lowest :]])
-        return first + rest
+        """Of each trial, how many times as fast its requests may arrive: the `lowest` ones of them, and of others that it is no less.
+
+        A trial is looked at closely where it may be one of the lowest so far.
+        """
+        found: list[float] = []
+        for begin in range(0, len(trials), 2 * lowest):
+            near = (min(found) or 1.0, sorted(found)[lowest - 1]) if found else ()
+            found += self._each(Here.factor, [(choice, count, trial, *near) for trial in trials[begin : begin + 2 * lowest]])
+        return found
 
     def _each(self, what: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> list[Any]:
         done: list[Any] = []

@@ -122,13 +122,11 @@ class Lasts:
             latency = request_latencies_ms(record)
             used = tuple(read(latency))
             return Lasting(used, (0.0,) * len(used), latency, False, len(latency["ttft"]), _tokens_per_s(record, slice(None)))
-        if factor != 1.0:
-            return until_still(lambda requests: self._serve(trial, factor, requests), read)
         if self._first is None:
             self._first = until_still(lambda requests: self._serve(0, 1.0, requests), read)
         found = self._first
-        if trial:
-            found = until_still(lambda requests: self._serve(trial, 1.0, requests), read, found.requests)
+        if trial or factor != 1.0:
+            found = until_still(lambda requests: self._serve(trial, factor, requests), read, found.requests)
         return replace(found, tokens_per_s=found.tokens_per_s * self._times)
 
     def _serve(self, trial: int, factor: float, requests: int | None) -> RunRecord:
