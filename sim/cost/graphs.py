@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 GRAPH_TOKENS = 512  # of vLLM's largest graph
 
 
+@cache
 def vllm_sizes(most: int) -> tuple[int, ...]:
     """Sizes that vLLM 0.32 captures up to `most` tokens."""
     return tuple(size for size in (1, 2, 4, *range(8, 256, 8), *range(256, most + 1, 16)) if size <= most)

@@ -120,7 +120,7 @@ def checked_cache() -> None:
 def resolved(f: fleet_state.FleetCore, given: Given) -> Callable[..., int]:
     """sim.cluster.fleet_core.serve_fleet for these very arguments, compiled now or read from the cache."""
     records, columns = [np.array(each) for each in given], list(_flat(f))
-    layout = hashlib.sha256(str([f._fields, *((each.dtype.descr, each.ndim) for each in (*columns, *records))]).encode()).hexdigest()[:8]
+    layout = _layout(f._fields, *(each.dtype for each in (*columns, *records)))
     result, error = ctypes.c_int64(), ctypes.c_void_p()
     assert all(each.flags.c_contiguous and each.ndim == 1 for each in columns)
     words = np.array([word for each in columns for word in (each.ctypes.data, each.size)], dtype=np.int64)
@@ -137,6 +137,13 @@ def resolved(f: fleet_state.FleetCore, given: Given) -> Callable[..., int]:
         return result.value
 
     return serve
+
+
+@cache
+def _layout(*names_and_types: Any) -> str:
+    """A name for columns of these types."""
+    parts = [each.descr if isinstance(each, np.dtype) else each for each in names_and_types]
+    return hashlib.sha256(str(parts).encode()).hexdigest()[:8]
 
 
 def _from_cache(layout: str, words: int, make: Callable[[], bytes]) -> Any:

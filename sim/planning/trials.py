@@ -82,8 +82,9 @@ class Here:
         return Trial(found.used, float(1e3 / tpot) if tpot else math.nan, found.tokens_per_s, found.grows, found.error)
 
     def factor(self, choice: int, count: int, trial: int, low: float = 1.0, enough: float = math.inf) -> float:
-        """Power of 1 + CLOSEST by which the requests of a trial may arrive faster (below MOST_FACTOR), sought from `low` and by bisection; 0
-        where even a 64th is too fast, and `enough` where it is that or more.
+        """Power of 1 + CLOSEST by which the requests of a trial may arrive faster (below MOST_FACTOR), sought from `low` and by bisection.
+
+        It is 0 where even a 64th is too fast, and `enough` where it is that or more.
 
         It takes for granted that a slower load does not do worse.
         """

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -200,10 +201,18 @@ def _window(arrival: Floats, inside: Floats, e2el_ms: Floats) -> slice:
     """The requests that count, in order of arrival: after the warm-up, and before the load runs out."""
     size = max(len(inside) // 100, 1)
     means = inside[: len(inside) // size * size].reshape(-1, size).mean(axis=1)
-    begin = size * min(range(len(means) // 2 + 1), key=lambda cut: float(means[cut:].var()) / (len(means) - cut))
+    left = np.arange(len(means), 0, -1)
+    begin = size * int(np.argmin((_variance_of_rest(means) / left)[: len(means) // 2 + 1]))
     over_s = min(1e-3 * _mean(e2el_ms[begin:]), 0.25 * float(np.ptp(arrival)))
     end = int(np.searchsorted(arrival, arrival[-1] - over_s, side="right"))
     return slice(begin, max(end, begin + BATCHES))
+
+
+def _variance_of_rest(values: Floats) -> Floats:
+    """Variance of the values from each one on."""
+    count, off = np.arange(len(values), 0, -1), values - values.mean()
+    mean, square = (np.cumsum(each[::-1])[::-1] / count for each in (off, off**2))
+    return np.asarray(square - mean**2)
 
 
 def _grows(inside: Floats) -> float:
@@ -222,11 +231,24 @@ def _with_error(latency: Latency, read: Read) -> tuple[Floats, Floats]:
     for a batch of 100 requests has no percentile 99 of its own.
     """
     used = np.asarray(read(latency), dtype=float)
-    cuts = np.array_split(np.arange(len(latency["ttft"])), BATCHES)
-    parts = np.array([read({name: np.delete(values, cut) for name, values in latency.items()}) for cut in cuts])
+    ends = np.cumsum([0, *map(len, np.array_split(latency["ttft"], BATCHES))]).tolist()
+    parts = np.array([read(_Without(latency, begin, end)) for begin, end in pairwise(ends)])
     with np.errstate(invalid="ignore"):
         error = T_95 * parts.std(axis=0) * math.sqrt(BATCHES - 1)
     return used, np.where(np.isinf(used), 0.0, np.where(np.isfinite(error), error, np.inf))
+
+
+class _Without(dict[str, Floats]):
+    """Latencies without those of some requests in a row, as far as they are looked at."""
+
+    def __init__(self, latency: Latency, begin: int, end: int) -> None:
+        super().__init__()
+        self._latency, self._begin, self._end = latency, begin, end
+
+    def __missing__(self, name: str) -> Floats:
+        values = self._latency[name]
+        self[name] = found = np.concatenate((values[: self._begin], values[self._end :]))
+        return found
 
 
 def _tokens_per_s(record: RunRecord, rows: Any) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from functools import cache
 from typing import Any, get_type_hints
 
 import numpy as np
@@ -214,6 +215,10 @@ def given_of(steps: StepTime, arrays: bool = False) -> Given:
 
 def _record(names: Any, values: Any) -> Any:
     """Numbers by name as a numpy record."""
-    columns = list(names)
-    numbers = tuple(float(getattr(values, name)) for name in columns)
-    return np.array(numbers, dtype=[(name, np.float64) for name in columns]).view(np.recarray)[()]
+    columns = tuple(names)
+    return np.array(tuple(float(getattr(values, name)) for name in columns), dtype=_floats(columns))[()]
+
+
+@cache
+def _floats(names: tuple[str, ...]) -> np.dtype[Any]:
+    return np.dtype((np.record, [(name, np.float64) for name in names]))
