@@ -31,7 +31,24 @@ from sim.cluster.fleet_core import serve_fleet
 from sim.cost import batch, smooth, step_time, work
 from sim.cost.graphs import GRAPH_TOKENS, captured_padding
 from sim.engine import step_clock as iteration
-from sim.engine.rows import drafts, kv, log, loop, offload, parts, price, radix, sending, sglang, shares, steady, vllm, waiting
+from sim.engine.rows import (
+    drafts,
+    kv,
+    llamacpp,
+    log,
+    loop,
+    micro_batches,
+    offload,
+    parts,
+    price,
+    radix,
+    sending,
+    sglang,
+    shares,
+    steady,
+    vllm,
+    waiting,
+)
 from sim.engine.rows.price import Given
 from sim.errors import SimctlError
 from sim.files import scratch_folder
@@ -67,7 +84,7 @@ _FORMULA: tuple[Any, ...] = (
     ticks.to_ticks,
 )
 # modules of the engine, those that are called before those that call them
-_ENGINE = (log, kv, radix, sending, waiting, shares, steady, drafts, offload, vllm, sglang, parts, price, loop)
+_ENGINE = (log, kv, radix, sending, waiting, shares, steady, drafts, offload, vllm, sglang, llamacpp, parts, micro_batches, price, loop)
 _FLEET = (fleet_state, fleet_events, fleet_routes, fleet_moves, fleet_core)
 
 # nothing is allocated: no references are counted

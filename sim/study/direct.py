@@ -66,9 +66,9 @@ class Arrivals:
     decision: str
 
 
-def event_by_event(study: Study, pools: Sequence[PlannedPool], trace: Trace, draw: int | None = None, keep: bool = True) -> str:
+def event_by_event(study: Study, pools: Sequence[PlannedPool], trace: Trace, keep: bool = True) -> str:
     """Why a run, whose log one would `keep`, is not served by one call of the engine in rows, but event by event; nothing where it is."""
-    fleet, spec, config, steps = study.whole_fleet, pools[0].spec, pools[0].config, pools[0].cost(draw).steps
+    fleet, spec, config = study.whole_fleet, pools[0].spec, pools[0].config
     router, options = spec.deployment.router, spec.deployment.router_options
 
     def routed() -> bool:
@@ -78,7 +78,7 @@ def event_by_event(study: Study, pools: Sequence[PlannedPool], trace: Trace, dra
         (len(pools) > 1 or spec.role != SERVE, "several pools"),
         (fleet.changes, "replicas that start or fail"),
         (fleet.scaling, "an autoscaler"),
-        (fleet.store or (spec.fetch is not None and (keep or not wait_in_turn(trace))), "KV that moves"),
+        (fleet.store or (spec.fetch is not None and (keep or config.scheduler != "vllm" or not wait_in_turn(trace))), "KV that moves"),
         (spec.max_in_flight is not None or spec.max_prompt_tokens is not None, "limits of a pool"),
         (study.deployment.admission != NO_LIMITS, "admission"),
         (trace.cancel_s, "clients that give up"),
@@ -86,7 +86,7 @@ def event_by_event(study: Study, pools: Sequence[PlannedPool], trace: Trace, dra
         (trace.adapters, "adapters that requests name"),
         (trace.images, "images that are encoded first"),
         (not len(trace), "no requests"),
-        (uncovered(config, steps), uncovered(config, steps)),
+        (uncovered(config), uncovered(config)),
         (too_long(trace) and not _in_epochs(study, pools[0], trace), "days of requests that wait, share prefixes or choose a replica"),
     )
     why = next((why for holds, why in reasons if holds), "")

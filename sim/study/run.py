@@ -130,7 +130,7 @@ def run_planned(
 
 def runs_directly(study: Study, pools: Sequence[PlannedPool], trace: Trace, draw: int | None = None, keep: bool = True) -> bool:
     """Whether the engine in rows serves the run (sim.study.direct), and would `keep` its log at no great cost."""
-    return not event_by_event(study, pools, trace, draw, keep)
+    return not event_by_event(study, pools, trace, keep)
 
 
 def _directly(study: Study, pools: Sequence[PlannedPool], trace: Trace, draw: int | None, keep: bool) -> RunRecord | None:
@@ -150,7 +150,7 @@ def run_fast(
     """
     if (served := _directly(study, pools, trace, draw, False)) is not None:
         return served
-    if not study.whole_fleet.plain or any(uncovered(pool.config, pool.cost(draw).steps) for pool in pools):
+    if not study.whole_fleet.plain or any(uncovered(pool.config) for pool in pools):
         return None
     config = pools[0].config
     shared: Mapping[str, int] = {}

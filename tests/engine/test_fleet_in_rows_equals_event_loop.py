@@ -91,7 +91,7 @@ def cases(draw: st.DrawFn) -> Case:
     config = draw(limits(block, longest))
     if ranked:
         config = replace(config, policy="priority")
-        assume(not uncovered(config, COSTS[0].steps))
+        assume(not uncovered(config))
     router = draw(st.sampled_from(list(ROUTES) if together else ["round-robin", "random"]))
     choices = {
         "dispatch_s": (0.0, 0.0, 0.004, 0.2),

@@ -98,7 +98,7 @@ def in_rows(config: EngineConfig, cost: IterationCost, calls: list[tuple[int, Re
         fail(s, reason)
     rows = [e.requests[i] for i in range(len(calls))]
     named = dict(zip((r.request_id for r in requests), rows, strict=True))
-    iterations = [tuple(getattr(e.log[i], name) for name in COLUMNS) for i in range(s.rows)]
+    iterations = [tuple(getattr(e.log[i], name) for name in COLUMNS) for i in range(s.rows) if not e.log[i].more]
     return Outcome({name: r.first_sent for name, r in named.items()}, {name: r.last_sent for name, r in named.items()}, iterations)
 
 
@@ -196,12 +196,37 @@ def an_sglang(rng: Random) -> tuple[EngineConfig, IterationCost, list[tuple[int,
     return config, IterationCost(rng.choice(MODELS), Precision(), plausible_rates(), **settings), calls
 
 
+def a_llamacpp(rng: Random) -> tuple[EngineConfig, IterationCost, list[tuple[int, Request]]]:
+    block, unified, seqs = rng.choice([1, 4, 16]), rng.random() < 0.5, rng.choice([1, 2, 4, 9])
+    calls, longest = a_load(rng, block)
+    most = longest + rng.choice([0, 5, 100])
+    first = rng.random() < 0.4
+    options = {
+        "n_ubatch": rng.choice([1, 3, 16, 512]), "prompt_tail_tokens": rng.choice([0, 4]), "max_batch_tokens": rng.choice([0, 0, 20]),
+        "prefill_cap": rng.choice([0, 0, 7]), "slot_similarity": rng.choice([0.0, 0.1, 0.5]), "kv_unified": unified,
+    } | ({"prefill_first": True, "max_defer": rng.choice([0, 1, 3]), "min_waiting": rng.choice([0, 2])} if first else {})  # fmt: skip
+    config = EngineConfig(
+        scheduler="llamacpp",
+        num_gpu_blocks=-(-most // block) * (1 if unified else seqs) + 1,
+        block_size=block,
+        max_num_seqs=seqs,
+        max_num_batched_tokens=rng.choice([16, 64, 2048]),
+        max_model_len=most,
+        enable_prefix_caching=rng.random() < 0.7,
+        options=options,
+    )
+    settings: dict[str, Any] = {"micro_batch": options["n_ubatch"], "streams": not unified}
+    if rng.random() < 0.2:
+        settings["policy"] = rng.choice(POLICIES)
+    return config, IterationCost(rng.choice(MODELS), Precision(), plausible_rates(), **settings), calls
+
+
 def same(config: EngineConfig, cost: IterationCost, calls: list[tuple[int, Request]]) -> None:
     rows = in_rows(config, cost, calls)  # first: the scheduler writes into requests
     assert by_scheduler(config, cost, calls) == rows
 
 
-KINDS = pytest.mark.parametrize("kind", [a_vllm, an_sglang])
+KINDS = pytest.mark.parametrize("kind", [a_vllm, an_sglang, a_llamacpp])
 
 
 @KINDS

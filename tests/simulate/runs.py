@@ -137,7 +137,7 @@ def run_fast(
     """The run on `replicas` equal replicas, or None where the fast path does not apply: the scheduler or cost is not covered, or
     clients give up.
     """
-    if trace.cancel_s or uncovered(config, steps):
+    if trace.cancel_s or uncovered(config):
         return None
     source = TraceSource(trace, config.block_size, config.max_model_len)
     shared: dict[str, int] = source.shared_blocks() if config.enable_prefix_caching else {}

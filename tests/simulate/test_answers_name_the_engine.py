@@ -35,7 +35,7 @@ def test_a_plain_engine_needs_no_words():
     ("arguments", "why"),
     [
         ((), None),
-        (("--engine", "llamacpp"), "engine llamacpp"),
+        (("--engine", "llamacpp"), None),
         (("--admission", "max_queue=3"), "admission"),
         (("--replicas", "2", "--router", "lmetric", "--router-option", "snapshot_s=1"), "what router lmetric sees"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -22,6 +23,7 @@ from sim.engine.rows.vllm import cancel
 from sim.engine.sglang_options import SglangOptions
 from sim.engine.speculative import Speculation
 from sim.engine.step_clock import StepTime
+from sim.errors import UsageError
 from sim.ticks import COMPLETION, DECISION, TICK_S
 
 RANKS = COMPLETION, DECISION
@@ -123,6 +125,8 @@ class RowsEngine:
 
     def add(self, request: Request, now: int) -> Wait:
         """Queue a request. Returns when the engine goes on where that is sooner than it said. Raises UsageError when it can never fit."""
+        if request.cancel_s < math.inf and self._config.scheduler != "vllm":
+            raise UsageError(f"request {request.request_id!r} has cancel_s, and the engine cannot drop requests; vllm can")
         if not 1 <= request.prompt_tokens < request.prompt_tokens + request.output_tokens <= self._most_tokens:
             check_fits(request, self._config, self._spare)
         if self._config.scheduler == "sglang":
@@ -148,6 +152,8 @@ class RowsEngine:
 
     def cached_blocks(self, request: Request) -> int:
         """Leading KV blocks of the request's prompt that the cache holds now."""
+        if self._config.scheduler == "llamacpp":
+            raise UsageError("this engine does not show its prefix cache to routers and networks; vllm and sglang do")
         place = self._row(request)
         return self._act(on.CACHED, place) if self._fast else cached_blocks(self._e, self._s, place)
 

@@ -25,6 +25,7 @@ DECIDE, SENDS, LAUNCH, LAST, IDLE = range(
 WAITS, NEEDS_ROOM, DONE, TOO_LATE, STUCK = range(5)  # STUCK: none can run
 OUTSIDE, QUEUED, RUNNING = range(3)  # where a request is
 VLLM, SGLANG, LLAMACPP = range(3)  # kinds of engines
+FILLED, EQUAL, STREAMS = range(3)  # how micro-batches are cut (sim.engine.rows.micro_batches)
 OCTAVES = 40  # of the mean context of a decode batch
 NOBODY = -1
 LINE = 64  # bytes that a processor reads together
@@ -124,6 +125,12 @@ class EngineRow:
     ratio_step: float = 0.0
     ignores_end: int = 0
     by_prefix: int = 0  # longest cached prefix first
+    prompt_tail: int = 0  # tokens; of llama.cpp, and down to `similarity`
+    prefill_cap: int = 0
+    prefill_first: int = 0
+    max_defer: int = 0
+    min_waiting: int = 0
+    similarity: float = 0.0
     heard: int = 1  # it stops where tokens are sent
     keep: int = 0  # a log
     settles: int = 0  # decodes may be steady
@@ -152,6 +159,8 @@ class EngineRow:
     draft_pieces: int = 0
     draft_window: int = 0
     part_tokens: int = 0  # of a part, beyond which chunks are cut
+    micro_batch: int = 0  # tokens; 0: an iteration is computed whole
+    cuts: int = FILLED
     # where its parts of the columns begin
     first_piece: int = 0
     first_phase: int = 0
@@ -170,6 +179,7 @@ class EngineRow:
     row_room: int = 0
     first_entry: int = 0
     entry_room: int = 0
+    most_rows: int = 1  # of one iteration
     # KV
     free: int = 0
     blank: int = 0  # of these, blocks without contents
@@ -295,13 +305,15 @@ class IterationRow:
 
 @dataclass(slots=True, eq=False)
 class PieceRow:
-    """A chunk of an iteration in parts."""
+    """A chunk of an iteration in parts, or a share of one in micro-batches."""
 
     tokens: int = 0
     end: int = 0
     rows: int = 0  # of logits
-    part: int = 0
+    part: int = 0  # or slot
     load: int = 0  # tokens of the part that this row's number is
+    decodes: int = 0
+    taken: int = 0  # tokens of it in the part or micro-batch that is priced
 
 
 @dataclass(slots=True, eq=False)
@@ -393,6 +405,7 @@ class LogRow:
     gaps: int = 0
     lacks: int = 0
     extra: int = 0  # ticks of host work that shows, and of drafting
+    more: int = 0  # a micro-batch: the row of another one follows
     decode_kv_s: float = 0.0
     # the batch shape (sim.cost.batch)
     decode_seqs: float = 0.0

@@ -8,7 +8,7 @@ from sim.engine.rows.layout import CAME_BACK, CHUNK, LOST_PLACE, Core, EngineRow
 
 def log_is_full(s: EngineRow) -> bool:
     """Whether an iteration may find no room in the log."""
-    return s.rows + 2 > s.row_room or s.entries + 4 * s.seqs + 4 > s.entry_room
+    return s.rows + 1 + s.most_rows > s.row_room or s.entries + 4 * s.seqs + 4 > s.entry_room
 
 
 def open_row(e: Core, s: EngineRow, it: IterationRow) -> None:
@@ -18,7 +18,7 @@ def open_row(e: Core, s: EngineRow, it: IterationRow) -> None:
     row = e.log[it.row]
     row.decided, row.scheduled, row.running, row.waiting = it.decided, it.shares, it.running, it.waiting
     row.tokens, row.used, row.admitted, row.preempted, row.lacks = it.tokens, it.used, it.admitted, it.preempted, it.lacks
-    row.sampled = row.gaps = row.prefill_tokens = row.extra = 0
+    row.sampled = row.gaps = row.prefill_tokens = row.extra = row.more = 0
     row.decode_kv_s = -1.0
 
 

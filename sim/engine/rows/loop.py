@@ -14,6 +14,7 @@ from sim.engine.rows.layout import (
     IDLE,
     LAST,
     LAUNCH,
+    LLAMACPP,
     NEEDS_ROOM,
     NEVER,
     NOBODY,
@@ -25,6 +26,7 @@ from sim.engine.rows.layout import (
     Core,
     EngineRow,
 )
+from sim.engine.rows.llamacpp import collect_llamacpp, decide_llamacpp
 from sim.engine.rows.log import log_is_full
 from sim.engine.rows.offload import next_transfer, note_transfers, send_transfers
 from sim.engine.rows.price import Given, occupied, price
@@ -122,6 +124,8 @@ def decide_by_kind(e: Core, s: EngineRow, i: int) -> None:
         note_transfers(e, s)
     if s.kind == SGLANG:
         decide_sglang(e, s, i)
+    elif s.kind == LLAMACPP:
+        decide_llamacpp(e, s, i)
     else:
         decide(e, s, i)
 
@@ -174,4 +178,6 @@ def send(e: Core, s: EngineRow, i: int) -> None:
 
 def collect_by_kind(e: Core, s: EngineRow, i: int) -> int:
     """Advance the requests of iteration `i` as the engine does. Returns how many got tokens."""
-    return collect_sglang(e, s, i) if s.kind == SGLANG else collect(e, s, i)
+    if s.kind == SGLANG:
+        return collect_sglang(e, s, i)
+    return collect_llamacpp(e, s, i) if s.kind == LLAMACPP else collect(e, s, i)

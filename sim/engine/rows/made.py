@@ -14,8 +14,10 @@ from sim.cost.graphs import GRAPH_TOKENS
 from sim.engine.config import EngineConfig
 from sim.engine.host_tier import host_blocks
 from sim.engine.interface import Request
+from sim.engine.llamacpp import LlamaCppOptions
 from sim.engine.rows import layout as at
 from sim.engine.rows.layout import Core, Lazily, Noughts
+from sim.engine.rows.micro_batches import most_micro_batches
 from sim.engine.rows.price import Given
 from sim.engine.sglang_options import SglangOptions
 from sim.engine.speculative import Speculation
@@ -26,18 +28,15 @@ from sim.errors import SimctlError
 Ints = NDArray[np.int64]
 ROW_MOST = 4096  # iterations in memory before they are handed over
 LOADING = 4  # times as many requests as can run, at most, have or get their KV: beyond these none is loaded
+SLOT = 2  # numbers of a slot of llama.cpp: the request + 1 whose prompt it has, and when that was done
 ENDINGS = 4  # numbers a request: SGLang lists when up to one more of them than can run end, and what they hold
 _POLICY = ("on_host", "overlap", "selects", "unit_tokens", "k")
 _COEFFICIENTS = [name for name, kind in get_type_hints(Coefficients).items() if kind in (float, int)]
 
 
-def uncovered(config: EngineConfig, steps: StepTime) -> str:
+def uncovered(config: EngineConfig) -> str:
     """Why the engine in rows cannot stand for this one; nothing where it can."""
-    reasons = (
-        (config.scheduler not in ("vllm", "sglang"), f"engine {config.scheduler}"),
-        (steps.streams or steps.micro_batch, "micro-batches"),
-    )
-    return next((why for holds, why in reasons if holds), "")
+    return "" if config.scheduler in _OF_KIND else f"engine {config.scheduler}"
 
 
 def engine_row(config: EngineConfig, steps: StepTime | None, most_tokens: int, keep: bool, heard: bool) -> Any:
@@ -50,15 +49,18 @@ def engine_row(config: EngineConfig, steps: StepTime | None, most_tokens: int, k
     s.threshold, s.interval = config.long_prefill_token_threshold, config.prefill_schedule_interval
     s.latest_prefill = -s.interval
     s.heard, s.keep = int(heard), int(keep)
-    (_vllm if config.scheduler == "vllm" else _sglang)(s, config)
+    _OF_KIND[config.scheduler](s, config)
     if steps is not None:
         _prices(s, steps)
     plain = not (s.kind or s.drafting or s.ranked or s.host_blocks or s.keep or s.threshold) and s.interval == 1
     s.settles = int(plain and s.jumps and s.budget > s.seqs)  # a chunk leaves the requests behind it their tokens
     s.free = s.blank = config.num_gpu_blocks - 1
     s.seats = config.max_num_seqs * (LOADING if s.host_blocks else 1)
-    s.most_blocks = ENDINGS if s.kind == at.SGLANG else -(-min(most_tokens + 2 * s.drafting + 2, config.max_model_len) // s.block) + 1
-    s.row_room, s.entry_room = (ROW_MOST, ROW_MOST + 16 * s.seqs) if keep else (0, 0)
+    if s.kind:
+        s.most_blocks = ENDINGS if s.kind == at.SGLANG else SLOT
+    else:
+        s.most_blocks = -(-min(most_tokens + 2 * s.drafting + 2, config.max_model_len) // s.block) + 1
+    s.row_room, s.entry_room = (ROW_MOST + s.most_rows, ROW_MOST + 16 * s.seqs) if keep else (0, 0)
     return s
 
 
@@ -74,6 +76,8 @@ def _prices(s: at.EngineRow, steps: StepTime) -> None:
         s.draft_model, s.draft_pieces, s.draft_window = 1, int(steps.draft_pieces), steps.draft.model.window or 0
     s.write_ticks, s.load_ticks, s.load_latency = steps.host_link
     s.part_tokens = steps.part_tokens
+    s.micro_batch, s.cuts = steps.micro_batch, at.STREAMS if steps.streams else at.EQUAL if steps.model.state_layers else at.FILLED
+    s.most_rows = most_micro_batches(s) if s.micro_batch else 1
 
 
 def _vllm(s: at.EngineRow, config: EngineConfig) -> None:
@@ -94,6 +98,17 @@ def _sglang(s: at.EngineRow, config: EngineConfig) -> None:
     s.ratio_step = (options.init_new_token_ratio - options.min_new_token_ratio) / options.ratio_decay_steps
     s.ignores_end, s.by_prefix = int(options.ignore_eos), int(options.schedule_policy == "lpm")
     s.unused = config.num_gpu_blocks - 1
+
+
+def _llamacpp(s: at.EngineRow, config: EngineConfig) -> None:
+    options = LlamaCppOptions.of(config)
+    s.kind, s.budget = at.LLAMACPP, options.max_batch_tokens or config.max_num_batched_tokens
+    s.prompt_tail, s.prefill_cap = options.prompt_tail_tokens, options.prefill_cap
+    s.prefill_first, s.max_defer, s.min_waiting = int(options.prefill_first), options.max_defer, options.min_waiting
+    s.similarity = options.slot_similarity
+
+
+_OF_KIND = {"vllm": _vllm, "sglang": _sglang, "llamacpp": _llamacpp}
 
 
 def make_core(
@@ -117,13 +132,14 @@ def make_core(
         most_tokens = int((requests["prompt"] + requests["output"]).max(initial=1))
     seqs, blocks = config.max_num_seqs, config.num_gpu_blocks - 1
     one = engine_row(config, steps, most_tokens, keep, heard)
-    slots = 1 << (2 * blocks).bit_length() if config.enable_prefix_caching else 1
+    slots = 1 << (2 * blocks).bit_length() if config.enable_prefix_caching and one.kind != at.LLAMACPP else 1
     host_slots = 1 << (2 * one.host_blocks).bit_length() if one.host_blocks else 0
     one.mask, one.host_mask, one.token_ticks = slots - 1, host_slots - 1, token_ticks
     if one.host_blocks:
         requests["seen"] = np.cumsum(requests["depth"]) - requests["depth"]
     most = one.budget if one.kind == at.VLLM or one.chunked_prefill else one.most_prefill + one.max_len  # tokens of an iteration
-    room = seqs + one.parts + (most // one.part_tokens if one.part_tokens else 0) if one.parts > 1 else 0  # chunks, cut
+    cut = one.parts > 1 or one.micro_batch
+    room = seqs + one.parts + (most // one.part_tokens if one.part_tokens else 0) if cut else 0  # chunks, cut
     engines = []
     for i in range(replicas):
         values = {name: getattr(one, name) for name in one.__slots__}
@@ -138,7 +154,7 @@ def make_core(
         engines.append(at.EngineRow(**values))
     counts = {
         "pieces": replicas * room, "iterations": 2 * replicas, "shares": 2 * replicas * (seqs + 1), "sends": 2 * replicas * seqs,
-        "blocks": 0 if one.kind else replicas * blocks, "nodes": replicas * (blocks + 1) if one.kind else 0,
+        "blocks": 0 if one.kind else replicas * blocks, "nodes": replicas * (blocks + 1) if one.kind == at.SGLANG else 0,
         "chunks": replicas * one.host_blocks, "log": replicas * one.row_room, "entries": replicas * one.entry_room,
     }  # fmt: skip
     chances = Speculation.of(config).position_probability if one.drafting else float
@@ -146,7 +162,9 @@ def make_core(
     padding = steps.decode_paddings(seqs) if steps else np.zeros(0)
     running: Any = np.zeros((replicas, seqs + one.seats), dtype=np.int64)
     running[:, seqs:] = np.arange(one.seats)
-    most_rows = min(most, blocks * config.block_size)  # all of them have KV, but the last ones
+    if one.kind == at.LLAMACPP:
+        running[:, :seqs] = at.NOBODY
+    most_rows = min(most, one.micro_batch or blocks * config.block_size)  # all of them have KV, but the last ones
     rows = max(most_rows + seqs * (1 + one.drafting), GRAPH_TOKENS) + 1
     logits = seqs * (1 + one.drafting) + 1
     prices: dict[str, Any] = {

@@ -38,7 +38,7 @@ def put_piece(e: Core, s: EngineRow, count: int, tokens: int, end: int, rows: in
         here.tokens, here.end, here.rows = above.tokens, above.end, above.rows
         place -= 1
     piece = e.pieces[place]
-    piece.tokens, piece.end, piece.rows = tokens, end, rows
+    piece.tokens, piece.end, piece.rows, piece.decodes = tokens, end, rows, 0
 
 
 def comes_later(e: Core, place: int, tokens: int, end: int, rows: int) -> bool:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from sim.cost.batch import ABSORBED_TOKENS, BatchShape, chunk_pairs, chunk_window_pairs, from_sums
+from sim.cost.batch import ABSORBED_TOKENS, BatchShape, ChunkSums, chunk_pairs, chunk_window_pairs, from_sums
 from sim.cost.graphs import GRAPH_TOKENS
 from sim.cost.step_time import all_reduce_s, attention_s, head_s, kernels_s, linear_s
 from sim.cost.work import HeadWork, RowWork, attention_work
 from sim.engine.rows.layout import OCTAVES, Core, EngineRow, IterationRow
 from sim.engine.rows.log import note_shape
+from sim.engine.rows.micro_batches import list_shares, next_micro_batch
 from sim.engine.rows.parts import deal, decodes_of_part, sort_pieces
 from sim.engine.step_clock import charged, late_share, on_chord, staged_s
 from sim.ticks import to_ticks
@@ -153,6 +154,9 @@ def occupied(s: EngineRow, it: IterationRow) -> int:
 def price(e: Core, s: EngineRow, i: int, given: Given) -> None:
     """Price iteration `i`: `s.priced` holds its ticks."""
     it = e.iterations[s.first_iteration + i]
+    if s.micro_batch:
+        price_micro_batches(e, s, it, i, given)
+        return
     b = (
         decodes_alone(it.decodes, it.context)
         if s.jumps and not s.drafting and it.decodes == it.shares + it.steady
@@ -196,6 +200,66 @@ def price(e: Core, s: EngineRow, i: int, given: Given) -> None:
         note_shape(e, s, it, shape, exposed + drafting, int(b.tokens - b.verified))
         if b.tokens > b.verified:
             e.log[it.row].decode_kv_s = decodes_kv_s(b, b.kept if s.kept else b.context, shape, given)
+
+
+def price_micro_batches(e: Core, s: EngineRow, it: IterationRow, i: int, given: Given) -> None:
+    """The same of one that is computed as micro-batches, one after the other."""
+    count, left, kv_s, prefill_tokens = list_shares(e, s, it, i), it.tokens, 0.0, it.tokens
+    for place in range(s.first_piece, s.first_piece + count):
+        prefill_tokens -= e.pieces[place].decodes
+    s.priced = 0
+    while left:
+        left -= next_micro_batch(e, s, count)
+        shape = micro_batch_shape(e, s, count)
+        s.priced += shape_ticks(e, s, given, shape)
+        if s.keep:
+            note_shape(e, s, it, shape, 0, prefill_tokens)
+            e.log[it.row].more = int(left > 0)
+            kv_s += attention_s(without_chunks(attention_work(given.coefficients, shape, given.policy)), given.rates)
+    if s.keep and prefill_tokens:
+        e.log[it.row].decode_kv_s = kv_s if it.tokens > prefill_tokens else 0.0
+
+
+def micro_batch_shape(e: Core, s: EngineRow, count: int) -> BatchShape:
+    """The batch of what is taken of so many pieces, and is then left of them no more: no graph is captured for it."""
+    decodes = context = near = kept = 0
+    for place in range(s.first_piece, s.first_piece + count):
+        piece = e.pieces[place]
+        if piece.decodes and piece.taken:
+            start = piece.end - 1
+            decodes += 1
+            context += start
+            near += min(start, s.window)
+            kept += min(start, s.kept) if s.kept else start
+    shape = from_sums(float(decodes), float(context), float(near), float(kept), sums_of(e, s, count))
+    for place in range(s.first_piece, s.first_piece + count):
+        e.pieces[place].tokens -= e.pieces[place].taken
+    return with_graphs(shape, shape.has_prefill, shape.eager, 0.0, 0.0, 0.0)
+
+
+def sums_of(e: Core, s: EngineRow, count: int) -> ChunkSums:
+    """The sums (sim.cost.batch.chunk_sums) of the chunks that are taken of so many pieces. The rows to sample are the last ones."""
+    chunks = tokens = read = pairs = near_read = near_pairs = logits = head_pairs = head_cached = 0.0
+    for place in range(s.first_piece, s.first_piece + count):
+        piece = e.pieces[place]
+        n = piece.taken
+        if not n or piece.decodes:
+            continue
+        end = piece.end - piece.tokens + n
+        causal = chunk_pairs(n, end)
+        chunks += 1.0
+        tokens += n
+        read += end
+        pairs += causal
+        if n == piece.tokens:
+            logits += piece.rows
+        if n > ABSORBED_TOKENS:
+            head_pairs += causal
+            head_cached += end - n
+        if s.window:
+            near_read += min(end, s.window + n)
+            near_pairs += chunk_window_pairs(n, end, s.window)
+    return chunks, tokens, read, pairs, near_read, near_pairs, logits, head_pairs, head_cached
 
 
 def shape_ticks(e: Core, s: EngineRow, given: Given, shape: BatchShape) -> int:
@@ -280,27 +344,14 @@ def part_of(e: Core, s: EngineRow, it: IterationRow, i: int, b: Batch, context: 
     """The heaviest part of the iteration, as the graph captured for it computes it."""
     count = sort_pieces(e, s, it, i) if b.chunks else 0
     heaviest = deal(e, s, count, b.decodes)
-    decodes, verify = decodes_of_part(s, b.decodes, heaviest), False
-    chunks = tokens = read = pairs = near_read = near_pairs = logits = head_pairs = head_cached = 0.0
+    decodes, verify = decodes_of_part(s, b.decodes, heaviest), True
     for place in range(s.first_piece, s.first_piece + count):
         piece = e.pieces[place]
-        if piece.part != heaviest:
-            continue
-        causal = chunk_pairs(piece.tokens, piece.end)
-        verify = piece.tokens == piece.rows and piece.rows > 1 and (verify or not chunks)
-        chunks += 1.0
-        tokens += piece.tokens
-        read += piece.end
-        pairs += causal
-        logits += piece.rows
-        if piece.tokens > ABSORBED_TOKENS:
-            head_pairs += causal
-            head_cached += piece.end - piece.tokens
-        if s.window:
-            near_read += min(piece.end, s.window + piece.tokens)
-            near_pairs += chunk_window_pairs(piece.tokens, piece.end, s.window)
+        piece.taken = piece.tokens if piece.part == heaviest else 0
+        verify = verify and (not piece.taken or piece.tokens == piece.rows > 1)
+    sums = sums_of(e, s, count)
+    chunks, tokens = sums[0], sums[1]
     share, kept = decodes / b.decodes if b.decodes else 0.0, b.kept if s.kept else context
-    sums = (chunks, tokens, read, pairs, near_read, near_pairs, logits, head_pairs, head_cached)
     shape = from_sums(float(decodes), float(context) * share, float(b.near) * share, float(kept) * share, sums)
     others = rows_of_others(s, b.decodes + b.tokens, decodes + tokens)
     has_prefill, eager, pieces, padding = shape.has_prefill, shape.eager, shape.pieces, shape.padding

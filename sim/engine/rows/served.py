@@ -75,7 +75,8 @@ class Log:
     """Rows moved out of the log of a replica."""
 
     def __init__(self) -> None:
-        self._rows = Columns()
+        self._rows, self._further = Columns(), Columns()
+        self._owners: list[Ints] = []
         self._entries: list[Any] = []
 
     def drain(self, e: Core, s: Any) -> None:
@@ -83,8 +84,15 @@ class Log:
         kept = int(s.under_way >= 0)
         count = int(s.rows) - kept
         first, entry = int(s.first_row), int(s.first_entry)
-        self._rows.add(_part(e.log, at.LogRow, first, count))
-        self._entries.append(_part(e.entries, at.EntryRow, entry, int(s.entries)).copy())
+        rows, entries = _part(e.log, at.LogRow, first, count), _part(e.entries, at.EntryRow, entry, int(s.entries)).copy()
+        if (more := rows["more"] > 0).any() or self._further.count:
+            owners = self._rows.count + np.cumsum(~more) - ~more  # the iteration of each row
+            entries["row"] = owners[entries["row"] - s.logged]
+            self._owners.append(owners[more])
+            self._further.add(rows[more])
+            rows = rows[~more]
+        self._rows.add(rows)
+        self._entries.append(entries)
         if kept:
             log: Any = e.log
             log[first] = log[first + count]
@@ -95,7 +103,8 @@ class Log:
 
     def served(self, calls: Ints) -> Served:
         """All of it."""
-        return Served(self._rows, np.concatenate(self._entries), calls)
+        owners = np.concatenate(self._owners) if self._owners else np.zeros(0, dtype=np.int64)
+        return Served(self._rows, np.concatenate(self._entries), calls, self._further, owners)
 
 
 def _part(rows: Any, row: type, first: int, count: int) -> NDArray[Any]:
@@ -107,19 +116,21 @@ def _part(rows: Any, row: type, first: int, count: int) -> NDArray[Any]:
 @dataclass(frozen=True, slots=True)
 class Served:
     """Log of a replica: columns of its rows (layout.LogRow), and `entries` (layout.EntryRow), whose requests are places; `calls` are their
-    names elsewhere.
+    names elsewhere. Of iterations of several micro-batches a row is the last one's; those before are `further` ones, of their `owners`.
     """
 
     rows: Columns
     entries: NDArray[Any]
     calls: Ints
+    further: Columns
+    owners: Ints
 
 
 class Expanded:
     """Iterations of one replica, in order; arrays of shape [iterations] unless said otherwise."""
 
     def __init__(self, served: Served, steps: StepTime) -> None:
-        self.rows, self.entries, self._steps = served.rows, served.entries, steps
+        self.rows, self.entries, self._steps, self._served = served.rows, served.entries, steps, served
         self.count = served.rows.count
 
     @property
@@ -149,6 +160,17 @@ class Expanded:
 
     def terms(self, which: Any, rows: Columns | None = None) -> Floats:
         """Seconds by term of some iterations, of all or of some rows: shape [them, terms]."""
+        table = self._terms_of_rows(which, rows)
+        return table if rows or not self._served.further.count else table + self._further_terms[which]
+
+    @cached_property
+    def _further_terms(self) -> Floats:
+        """Those of further micro-batches by iteration: shape [iterations, terms]."""
+        found = np.zeros((self.count, len(NAMES)))
+        np.add.at(found, self._served.owners, self._terms_of_rows(slice(None), self._served.further))
+        return found
+
+    def _terms_of_rows(self, which: Any, rows: Columns | None) -> Floats:
         shape = self.shape(which, rows)
         found = step_terms(self._steps.work(shape), self._steps.given[1], np)
         table = np.stack([np.broadcast_to(np.asarray(term, dtype=np.float64), shape.decode_seqs.shape) for term in found], axis=1)
@@ -166,7 +188,8 @@ class Expanded:
 
     def term_totals(self) -> Floats:
         """Seconds by term of all iterations, shape [terms]."""
-        parts = (self.terms(slice(None), rows).sum(axis=0) for rows in self.rows.pieces())
+        pieces = (*self.rows.pieces(), *self._served.further.pieces())
+        parts = (self.terms(slice(None), rows).sum(axis=0) for rows in pieces)
         found: Floats = np.sum([np.zeros(len(NAMES)), *parts], axis=0)
         return found
 
