@@ -56,15 +56,7 @@ def write_posterior(
         "basis": json.dumps({name: each.to_json() for name, each in sources.items()}, sort_keys=True),
         "data": data_fingerprint,
         "formula": formula_fingerprint(),
-        "converged": int(not diagnostics.failures()),
-        "rhat_max": float(diagnostics.rhat_max),
-        "ess_min": float(diagnostics.ess_min),
-        "divergences": int(diagnostics.divergences),
-        "sampler": "nutpie",
-        "seed": settings.seed,
-        "chains": settings.chains,
-        "tune": settings.tune,
-        "draws_sampled": settings.draws * settings.chains,
+        **_sampled(diagnostics, settings),
         **more,
     }
     variables = {name: posterior[name].values for name in names}
@@ -81,3 +73,18 @@ def write_posterior(
     if thin_to is not None:
         write_draws(path, attrs, variables)
     return path
+
+
+def _sampled(diagnostics: Diagnostics, settings: Settings) -> dict[str, Any]:
+    """Attributes that say how it was sampled, and how well."""
+    return {
+        "converged": int(not diagnostics.failures()),
+        "rhat_max": float(diagnostics.rhat_max),
+        "ess_min": float(diagnostics.ess_min),
+        "divergences": int(diagnostics.divergences),
+        "sampler": "nutpie",
+        "seed": settings.seed,
+        "chains": settings.chains,
+        "tune": settings.tune,
+        "draws_sampled": settings.draws * settings.chains,
+    }

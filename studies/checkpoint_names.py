@@ -11,7 +11,7 @@ import csv
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +149,11 @@ def _names(table: dict[str, Any], rows: Sequence[dict[str, str]]) -> None:
             ):
                 table["names"].setdefault(row["base"], []).append(each.stem)
                 checkpoint_names._stems.cache_clear()
+    _stored_and_contexts(table, rows, index)
+
+
+def _stored_and_contexts(table: dict[str, Any], rows: Sequence[dict[str, str]], index: Mapping[str, str]) -> None:
+    """Formats and contexts that no rule tells."""
     by_stem: dict[str, set[tuple[str, str]]] = {}
     for row in rows:
         try:

@@ -116,18 +116,8 @@ def assemble(
     said, kind, rate_known = list(notes), "open", math.isfinite(rate_per_s)
     sent = np.array([s.sent_s for s in seen])
     if np.isnan(sent).any():
-        sent = np.arange(len(seen)) * 1e-6
-        if rate_known:
-            gaps = np.random.default_rng([0, 80]).gamma(burstiness, 1 / (rate_per_s * burstiness), len(seen))
-            sent = np.cumsum(gaps) - gaps[0]
-            said.append(f"no sending times: drawn anew at {rate_per_s:g} requests/s, so single requests cannot be compared")
-            if clients:
-                said.append(f"its limit of {clients} in flight is not replayed beside a rate")
-        elif clients:
-            kind = "closed"
-            said.append(f"no sending times: replayed as a closed loop of {clients} clients")
-        else:
-            said.append("no sending times and no rate: all sent at once")
+        kind = "closed" if clients and not rate_known else "open"
+        sent = _placed(len(seen), rate_per_s, burstiness, clients, said)
     order = np.argsort(sent, kind="stable")
     seen, sent = [seen[i] for i in order], sent[order]
     column = {n: np.array([getattr(s, n) for s in seen], dtype=float) for n in ("ttft_s", "e2el_s", "waited_s", "cached_tokens")}
@@ -139,10 +129,8 @@ def assemble(
     if sessions is None and kind == "open":
         kind, clients, turns = _clients(seen, sent, column, clients, said)
     shared = any(s.content for s in seen)
-    if np.nansum(column["cached_tokens"]) > 0 and sessions is None and not shared:
-        said.append("tokens were cached, and no session, system_prompt or prefix_ids says what prompts share: simulated as if nothing")
-    elif sessions is not None and not shared and _cached_at_first(sessions, column["cached_tokens"]):
-        said.append("first requests of sessions had cached tokens, and no system_prompt says what they share: simulated as if nothing")
+    if not shared:
+        said += _shared_unsaid(sessions, column["cached_tokens"])
     experiment = Experiment(
         name=name,
         kind="sessions" if sessions is not None else kind,
@@ -160,6 +148,31 @@ def assemble(
         text=True,  # benchmarks send texts, and users do
     )
     return ServedLog(experiment, answered, np.where(answered, np.nan, column["waited_s"]), source, tuple(said), model_id)
+
+
+def _placed(count: int, rate_per_s: float, burstiness: float, clients: int, said: list[str]) -> Array:
+    """Sending times [request] of a log without them, s; how they were found is added to what is `said`."""
+    if math.isfinite(rate_per_s):
+        said.append(f"no sending times: drawn anew at {rate_per_s:g} requests/s, so single requests cannot be compared")
+        if clients:
+            said.append(f"its limit of {clients} in flight is not replayed beside a rate")
+        gaps: Array = np.random.default_rng([0, 80]).gamma(burstiness, 1 / (rate_per_s * burstiness), count)
+        placed: Array = np.cumsum(gaps) - gaps[0]
+        return placed
+    known = f"no sending times: replayed as a closed loop of {clients} clients"
+    said.append(known if clients else "no sending times and no rate: all sent at once")
+    return np.arange(count, dtype=np.float64) * 1e-6
+
+
+def _shared_unsaid(sessions: NDArray[np.int64] | None, cached: Array) -> list[str]:
+    """What was cached though nothing says what prompts share."""
+    if sessions is None:
+        if not np.nansum(cached) > 0:
+            return []
+        return ["tokens were cached, and no session, system_prompt or prefix_ids says what prompts share: simulated as if nothing"]
+    if not _cached_at_first(sessions, cached):
+        return []
+    return ["first requests of sessions had cached tokens, and no system_prompt says what they share: simulated as if nothing"]
 
 
 def joined(logs: Sequence[ServedLog]) -> ServedLog:

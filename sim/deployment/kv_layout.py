@@ -94,10 +94,6 @@ class KvLayout:
         return low
 
     @property
-    def has_states(self) -> bool:
-        return any(group.kind == "state" for group in self.groups)
-
-    @property
     def block_tokens(self) -> int:
         """Tokens of the shortest block that holds tokens; of states alone 0."""
         return min((group.block_tokens for group in self.groups if group.kind != "state"), default=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -62,9 +63,24 @@ class PlanAnswer(Shown):
         return emitted(self.plan, kind, self.conclusion)
 
 
+def _around(answer: PlanAnswer, front: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What is around a winner; `front` are the candidates of the front, as data."""
+    api = api_price(_question_of(answer.plan)["model"])
+    return {
+        "front": [{**_figures(point), **candidate} for point, candidate in zip(answer.front, front, strict=True)],
+        "sustained_requests_per_s": asdict(answer.sustained) if answer.sustained else None,
+        "cost_shares": answer.terms,
+        "power": asdict(answer.power) if answer.power else None,
+        "usd_per_mtok": answer.tokens.to_dict() if answer.tokens else None,
+        "api_usd_per_mtok": asdict(api) if api else None,
+        "measurement": asdict(answer.measurement) if answer.measurement else None,
+        "reasons": answer.reasons,
+    }
+
+
 def as_dict(answer: PlanAnswer) -> dict[str, Any]:
     """Plain data: the winner, every choice and what was tried of it, and what is around the winner."""
-    plan, measurement = answer.plan, answer.measurement
+    plan = answer.plan
     so_far = plan.best if plan.ended and not plan.winner else None
 
     def one(candidate: Candidate) -> dict[str, Any]:
@@ -92,20 +108,7 @@ def as_dict(answer: PlanAnswer) -> dict[str, Any]:
         "so_far": {**one(so_far), "replicas_at_least": plan.at_least(so_far)} if so_far else None,
         "undecided": [one(each) for each in plan.undecided()],
         "nearest": one(nearest) if (nearest := plan.nearest()) and not plan.winner else None,
-        **(
-            {}
-            if answer.quick or not plan.winner
-            else {
-                "front": [{**_figures(point), **one(point.candidate)} for point in answer.front],
-                "sustained_requests_per_s": asdict(answer.sustained) if answer.sustained else None,
-                "cost_shares": answer.terms,
-                "power": asdict(answer.power) if answer.power else None,
-                "usd_per_mtok": answer.tokens.to_dict() if answer.tokens else None,
-                "api_usd_per_mtok": asdict(api) if (api := api_price(_question_of(plan)["model"])) else None,
-                "measurement": asdict(measurement) if measurement else None,
-                "reasons": answer.reasons,
-            }
-        ),
+        **({} if answer.quick or not plan.winner else _around(answer, [one(point.candidate) for point in answer.front])),
         **({"day": [asdict(hour) for hour in answer.day]} if answer.day else {}),
         **({"year": asdict(answer.year)} if answer.year else {}),
         "skipped": answer.skipped,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import product
@@ -52,18 +53,12 @@ def deployments(
         "max_num_seqs": list(max_num_seqs),
         "max_num_batched_tokens": list(max_num_batched_tokens),
     }
-    combinations: list[tuple[Any, ...]] = []
-    for values in product(*lists.values()):
-        combinations.append(values)
-        if len(combinations) > MOST_CHOICES:
-            count = 1
-            for each in lists.values():
-                count *= len(each)
-            raise UsageError(f"{count} combinations to choose among, more than {MOST_CHOICES}")
+    if (count := math.prod(map(len, lists.values()))) > MOST_CHOICES:  # before they are built
+        raise UsageError(f"{count} combinations to choose among, more than {MOST_CHOICES}")
     several = [key for key, each in lists.items() if len(each) > 1 and key not in ("gpu", "tp")]
     found: dict[str, Deployment] = {}
     refused: dict[str, str] = {} if skipped is None else skipped
-    for values in combinations:
+    for values in product(*lists.values()):
         picked = dict(zip(lists, values, strict=True))
         more = {**fixed, "topology": (topology or {}).get(picked["gpu"].name)}
         for size in (picked["tp"],) if picked["tp"] else _fewest(model, picked, more):

@@ -16,6 +16,7 @@ from sim.specs.linear_kernels import AUTO
 from sim.specs.stored import stored
 
 if TYPE_CHECKING:
+    from sim.engine.config import EngineConfig
     from sim.study.deployment import Deployment
     from sim.study.fleet_spec import PoolSpec
 
@@ -105,6 +106,15 @@ def serve_arguments(pool: PoolSpec) -> list[str]:
         found += ["--kv-cache-dtype", precision.kv if limits.engine == "vllm" else "fp8_e4m3"]
     if limits.engine == "sglang":
         return found + sglang_args.flags(pool, config)
+    found += _vllm_flags(d, config)
+    if pool.role != "serve":
+        found += ["--kv-transfer-config", json.dumps(NIXL)]
+    return found
+
+
+def _vllm_flags(d: Deployment, config: EngineConfig) -> list[str]:
+    """Limits of a deployment as vLLM's flags; those at a default of every version are left out."""
+    limits, found = d.limits, list[str]()
     seqs, budget = d.batch_limits()
     found += ["--tensor-parallel-size", str(d.tp)]
     found += ["--pipeline-parallel-size", str(d.parallel.pp)] if d.parallel.pp > 1 else []
@@ -128,8 +138,6 @@ def serve_arguments(pool: PoolSpec) -> list[str]:
         found += ["--num-gpu-blocks-override", str(limits.num_gpu_blocks)]
     if limits.kv_offloading_size is not None:
         found += ["--kv-offloading-size", f"{limits.kv_offloading_size:g}"]
-    if pool.role != "serve":
-        found += ["--kv-transfer-config", json.dumps(NIXL)]
     return found
 
 

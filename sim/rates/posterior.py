@@ -146,6 +146,43 @@ def _sources(attrs: Mapping[str, Any]) -> tuple[dict[str, Provenance], Provenanc
     return {name: from_json(said) for name, said in body.items()}, whole_source
 
 
+def _check_draws(path: str | Path, values: Mapping[str, Array], sources: Mapping[str, Provenance], kind: int) -> None:
+    """PosteriorError unless every rate has a source and as many draws as beta, within bounds; sigma [draw, kind] up to this kind."""
+    if absent := [name for name in UNITS if name not in values or name not in sources]:
+        raise PosteriorError(f"{path}: lacks {', '.join(absent)}")
+    count = len(values["beta"])
+    for name in (*UNITS, *sorted({"slope", "sigma"} & set(values))):
+        low, high = {"sigma": (0.0, 10.0), "slope": (-10.0, 10.0)}.get(name, (1e-30, 1e30))
+        found, like = values[name], (count, kind + 1) if name == "sigma" else (count,)
+        if found.ndim != len(like) or found.shape[0] != count or found.shape < like or not ((found >= low) & (found <= high)).all():
+            raise PosteriorError(f"{path}: {name} must be {count} draws in {low:g}..{high:g}, not of shape {found.shape} or beyond")
+
+
+def _completed(
+    values: Mapping[str, Array], sources: Mapping[str, Provenance], prior: RateDraws, gpu: GpuSpec
+) -> tuple[dict[str, Array], dict[str, Provenance]]:
+    """A population's rates; what engines of other GPUs cannot tell (host link, all-reduce, selection) is this GPU's declared prior."""
+    unlike = () if gpu.gpu_link_bandwidth else ("comm_latency_s",)  # theirs have direct links
+    told = {n: each for n, each in values.items() if n not in unlike}
+    said = {n: each for n, each in sources.items() if n not in unlike}
+    declared = {n: np.asarray(getattr(prior.draws, n), dtype=float) for n in UNITS if n not in told}
+    return declared | told, {n: prior.sources[n] for n in UNITS} | said
+
+
+def _peaks(file: PosteriorFile, gpu: GpuSpec, precision: Precision) -> dict[str, float]:
+    """Datasheet peaks of the rates that the population knows as shares of one."""
+    declared = priors(gpu, precision)
+    bounded = [name for name in file.variables if name in UNITS and np.isfinite(declared[name].upper)]
+    return {name: gemm_flops(gpu, precision.weights) if name in GEMM_RATES else declared[name].upper for name in bounded}
+
+
+def _of_peak(file: PosteriorFile, gpu: GpuSpec, name: str, values: Mapping[str, Array]) -> Array:
+    """Share of its peak [draw] that a rate reaches; GEMMs of larger GPUs reach less."""
+    larger = float(np.log(flops_for(gpu, "bf16")[0] / file.number("reference_flops", float("nan")))) if "slope" in values else 0.0
+    share = values[name] * np.exp(values["slope"] * larger) if larger and name in GEMM_RATES else values[name]
+    return np.minimum(share, 1.0)
+
+
 def rates_from_file(
     path: str | Path,
     gpu: GpuSpec,
@@ -170,34 +207,14 @@ def rates_from_file(
     owner = str(file.attrs["gpu"])
     if owner not in (POPULATION, gpu.name):
         raise PosteriorError(f"{path}: learnt on {owner}, not on {gpu.name}")
-    declared = priors(gpu, precision)
     values, sources = dict(file.variables), dict(file.sources)
     if owner == POPULATION:
-        # what engines of other GPUs cannot tell (host link, all-reduce, block selection) keeps this GPU's declared prior
-        rest = prior_rates(gpu, precision, draws=len(next(iter(values.values()))), seed=seed)
-        if not gpu.gpu_link_bandwidth:  # theirs have direct links
-            for known in (values, sources):
-                known.pop("comm_latency_s", None)
-        values = {n: np.asarray(getattr(rest.draws, n), dtype=float) for n in UNITS if n not in values} | values
-        sources = {n: rest.sources[n] for n in UNITS} | sources
-    absent = [name for name in UNITS if name not in values or name not in sources]
-    if absent:
-        raise PosteriorError(f"{path}: lacks {', '.join(absent)}")
-    count, kind = len(values["beta"]), DECODE if tp == 1 else PARALLEL
-    for name in (*UNITS, *sorted({"slope", "sigma"} & set(values))):
-        low, high = {"sigma": (0.0, 10.0), "slope": (-10.0, 10.0)}.get(name, (1e-30, 1e30))
-        found, like = values[name], (count, kind + 1) if name == "sigma" else (count,)
-        if found.ndim != len(like) or found.shape[0] != count or found.shape < like or not ((found >= low) & (found <= high)).all():
-            raise PosteriorError(f"{path}: {name} must be {count} draws in {low:g}..{high:g}, not of shape {found.shape} or beyond")
+        values, sources = _completed(values, sources, prior_rates(gpu, precision, draws=len(next(iter(values.values()))), seed=seed), gpu)
+    kind = DECODE if tp == 1 else PARALLEL
+    _check_draws(path, values, sources, kind)
     if owner == POPULATION:
-        # the population knows efficiencies: a rate with a datasheet peak is its share of that peak
-        larger = float(np.log(flops_for(gpu, "bf16")[0] / file.number("reference_flops", float("nan")))) if "slope" in values else 0.0
-        for name in file.variables:
-            if name in UNITS and np.isfinite(declared[name].upper):
-                share = values[name] * np.exp(values["slope"] * larger) if larger and name in GEMM_RATES else values[name]
-                peak = gemm_flops(gpu, precision.weights) if name in GEMM_RATES else declared[name].upper
-                values[name] = np.minimum(share, 1.0) * peak
-                sources[name] = sources[name].after("times the datasheet")
+        for name, peak in _peaks(file, gpu, precision).items():
+            values[name], sources[name] = _of_peak(file, gpu, name, values) * peak, sources[name].after("times the datasheet")
     elif precision.weights != file.attrs.get("weight_dtype", "bf16"):
         measured = gemm_flops(gpu, str(file.attrs.get("weight_dtype", "bf16")))
         values["linear_flops_per_s"] = values["linear_flops_per_s"] * gemm_flops(gpu, precision.weights) / measured

@@ -129,11 +129,6 @@ def default_stack(d: Deployment, context: int, sparse: bool = False, served: boo
     return KERNELS if asked and not beyond(d, KERNELS) else ENGINE
 
 
-def measured_on(gpu: GpuSpec, stack: str) -> bool:
-    """Whether steps of this stack other than an engine were measured on the GPU."""
-    return stack == KERNELS and _file(gpu) is not None
-
-
 def _file(gpu: GpuSpec) -> Path | None:
     return files.stack_posterior(gpu, KERNELS)
 

@@ -21,7 +21,6 @@ BACKENDS = {"int4": ("machete", "marlin"), "awq": ("machete", "marlin"), "fp8-bl
 # The first kernel of blocks of fp8 that vLLM and SGLang have for the matrix units, where DeepGEMM is installed, as their wheels have it.
 BLOCKS = {"wgmma": "deep_gemm", "tcgen05": "deep_gemm"}
 HOPPER = "wgmma"
-RUNS_ON = {"machete": (HOPPER,), "deep_gemm": tuple(BLOCKS)}  # matrix units that alone have these kernels
 AWQ_BY_MACHETE = (0, 19)  # vLLM's first version whose AWQ layers choose among all kernels
 
 

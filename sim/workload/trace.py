@@ -175,48 +175,19 @@ class TraceBuilder:
         """Append one call. `arrival_s` None means: after the session's previous turn, and after the earlier calls named. Raises
         UsageError naming `where`.
         """
-        if unknown := [name for name in after if name not in self._seen]:
-            raise self.error(where, f"after names {unknown[0]!r}, which is no earlier call")
-        if after and arrival_s is not None:
-            raise self.error(where, "arrival_s and after exclude each other")
-        if arrival_s is None:
-            if not after and (session_id is None or session_id not in self._last_turn):
-                raise self.error(where, "a call without arrival_s must follow an earlier turn of its session, or calls named by after")
-            arrival_s = math.nan
-        elif MAX_TIME_S < arrival_s < UNIX_S * 1e4:
-            raise self.error(where, f"arrival {arrival_s!r} s lies centuries ahead: Unix times are seconds here, not milliseconds")
-        elif not 0.0 <= arrival_s <= MAX_TIME_S:
-            raise self.error(where, f"arrival must be a finite time >= 0, got {arrival_s!r} s")
-        elif arrival_s < self._last_s:
-            raise self.error(where, f"arrivals out of order: {arrival_s!r} s comes after {self._last_s!r} s")
-        else:
-            self._last_s = arrival_s
-        if not 1 <= prompt_tokens <= MAX_TOKENS:
-            raise self.error(where, f"prompt must have 1..2**32 tokens, got {prompt_tokens}")
-        if not 1 <= output_tokens <= MAX_TOKENS:
-            raise self.error(where, f"output must have 1..2**32 tokens, got {output_tokens}")
-        if not 0.0 <= think_s <= MAX_TIME_S:
-            raise self.error(where, f"think time must be a finite time >= 0, got {think_s!r} s")
-        if not (0.0 < cancel_s <= MAX_TIME_S or cancel_s == math.inf):
-            raise self.error(where, f"a client gives up after a finite time above 0, got cancel_s {cancel_s!r} s")
-        texts = {"request_id": request_id, "session_id": session_id, "tenant": tenant, "model": model, "adapter": adapter}
-        for label, name in texts.items():
-            if name and ("\0" in name or (not name.isascii() and any("\ud800" <= each <= "\udfff" for each in name))):
-                raise self.error(where, f"{label} holds a NUL or half a surrogate pair, which no file can keep: {name[:40]!a}")
-        if not 0 <= images <= prompt_tokens:
-            raise self.error(where, f"images are 0 to the prompt's {prompt_tokens} tokens, got {images}")
+        if after:
+            self._check_after(where, arrival_s, after)
+        arrival_s = self._arrival_of(where, arrival_s, bool(after) or (session_id is not None and session_id in self._last_turn))
+        self._check_sizes(where, prompt_tokens, output_tokens, images)
+        self._check_waits(where, think_s, cancel_s)
+        self._check_texts(where, request_id=request_id, session_id=session_id, tenant=tenant, model=model, adapter=adapter)
         if request_id is None:
             request_id = str(len(self))
         if request_id in self._seen:
             raise self.error(where, f"duplicate request id {request_id!r}")
         self._seen.add(request_id)
         if session_id is not None:
-            expected = self._last_turn.get(session_id, -1) + 1
-            if turn is None:
-                turn = expected
-            if turn != expected:
-                raise self.error(where, f"session {session_id!r}: expected turn {expected}, got {turn}")
-            self._last_turn[session_id] = turn
+            turn = self._turn_of(where, session_id, turn)
         elif turn:
             raise self.error(where, "a turn needs a session_id")
         self._arrival.append(arrival_s)
@@ -234,6 +205,53 @@ class TraceBuilder:
         self._adapters.append(adapter)
         self._images.append(images)
         self._after.append(after)
+
+    def _check_after(self, where: str, arrival_s: float | None, after: tuple[str, ...]) -> None:
+        if unknown := [name for name in after if name not in self._seen]:
+            raise self.error(where, f"after names {unknown[0]!r}, which is no earlier call")
+        if arrival_s is not None:
+            raise self.error(where, "arrival_s and after exclude each other")
+
+    def _arrival_of(self, where: str, arrival_s: float | None, follows: bool) -> float:
+        """The arrival, checked and noted as the latest; NaN of a call that `follows` others."""
+        if arrival_s is None:
+            if not follows:
+                raise self.error(where, "a call without arrival_s must follow an earlier turn of its session, or calls named by after")
+            return math.nan
+        if MAX_TIME_S < arrival_s < UNIX_S * 1e4:
+            raise self.error(where, f"arrival {arrival_s!r} s lies centuries ahead: Unix times are seconds here, not milliseconds")
+        if not 0.0 <= arrival_s <= MAX_TIME_S:
+            raise self.error(where, f"arrival must be a finite time >= 0, got {arrival_s!r} s")
+        if arrival_s < self._last_s:
+            raise self.error(where, f"arrivals out of order: {arrival_s!r} s comes after {self._last_s!r} s")
+        self._last_s = arrival_s
+        return arrival_s
+
+    def _check_sizes(self, where: str, prompt_tokens: int, output_tokens: int, images: int) -> None:
+        if not 1 <= prompt_tokens <= MAX_TOKENS:
+            raise self.error(where, f"prompt must have 1..2**32 tokens, got {prompt_tokens}")
+        if not 1 <= output_tokens <= MAX_TOKENS:
+            raise self.error(where, f"output must have 1..2**32 tokens, got {output_tokens}")
+        if not 0 <= images <= prompt_tokens:
+            raise self.error(where, f"images are 0 to the prompt's {prompt_tokens} tokens, got {images}")
+
+    def _check_waits(self, where: str, think_s: float, cancel_s: float) -> None:
+        if not 0.0 <= think_s <= MAX_TIME_S:
+            raise self.error(where, f"think time must be a finite time >= 0, got {think_s!r} s")
+        if not (0.0 < cancel_s <= MAX_TIME_S or cancel_s == math.inf):
+            raise self.error(where, f"a client gives up after a finite time above 0, got cancel_s {cancel_s!r} s")
+
+    def _check_texts(self, where: str, **texts: str | None) -> None:
+        for label, name in texts.items():
+            if name and ("\0" in name or (not name.isascii() and any("\ud800" <= each <= "\udfff" for each in name))):
+                raise self.error(where, f"{label} holds a NUL or half a surrogate pair, which no file can keep: {name[:40]!a}")
+
+    def _turn_of(self, where: str, session_id: str, turn: int | None) -> int:
+        expected = self._last_turn.get(session_id, -1) + 1
+        if turn not in (None, expected):
+            raise self.error(where, f"session {session_id!r}: expected turn {expected}, got {turn}")
+        self._last_turn[session_id] = expected
+        return expected
 
     def build(self) -> Trace:
         """The trace; Unix times become seconds since the first call. Raises UsageError when it is empty."""

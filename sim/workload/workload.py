@@ -23,6 +23,7 @@ from sim.workload.synthetic import Synthetic, draw, resampled, with_think_time
 from sim.workload.trace import Trace, TraceBuilder, assuming_prefix
 
 FITTED = AgentSessions()
+SAID_IF_GIVEN = ("prefix_block", "time_unit", "chars_per_token", "assume_prefix")  # of a trace: how it was read
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -197,14 +198,9 @@ class Workload(Shown):
         """
         path, rng = Path(path), np.random.default_rng(seed)
         options = LoadOptions(
-            seed=seed,
-            start_s=start_s,
-            duration_s=duration_s,
-            prefix_block=prefix_block,
-            time_unit=time_unit,
-            chars_per_token=chars_per_token,
-            assume_prefix=assume_prefix,
-        )
+            seed=seed, start_s=start_s, duration_s=duration_s, prefix_block=prefix_block, time_unit=time_unit,
+            chars_per_token=chars_per_token, assume_prefix=assume_prefix,
+        )  # fmt: skip
         trace = assuming_prefix(load_trace(path, trace_format, options), assume_prefix).rate_scaled(rate_scale)
         if limit is not None:
             trace = trace.head(limit)
@@ -217,25 +213,12 @@ class Workload(Shown):
             trace = with_arrivals(trace, rate, burstiness, rng)
         elif burstiness != 1.0:
             raise UsageError("burstiness needs a request rate or a rate curve")
-        of_file = {
-            "limit": limit,
-            "num_prompts": resample,
-            "prefix_block": prefix_block,
-            "time_unit": time_unit,
-            "chars_per_token": chars_per_token,
-            "assume_prefix": assume_prefix,
-        }
-        origin = {
-            "trace": path.name.encode("utf-8", "replace").decode(),  # its place on this machine is nobody's business
-            "trace_sha256": _digest(path),
-            "trace_format": trace_format,
+        origin = _trace_origin(path, trace_format, options) | {
             "rate_scale": rate_scale,
             "spread_arrivals": spread_arrivals_s,
-            "trace_start": start_s,
-            "trace_duration": duration_s,
             "burstiness": burstiness,
             "think_time": think_time_s,
-            **{name: value for name, value in of_file.items() if value},
+            **{name: value for name, value in (("limit", limit), ("num_prompts", resample)) if value},
             **({} if rate is None else _rate_origin(rate)),
         }
         return cls(with_think_time(trace, think_time_s, rng), max_concurrency, None, origin)
@@ -247,6 +230,18 @@ def _rate(request_rate: float | None, rate_curve: RateCurve | str | Path | None,
         return default_per_s if request_rate is None else request_rate
     curve = rate_curve if isinstance(rate_curve, RateCurve) else load_curve(rate_curve)
     return curve if request_rate is None else curve.scaled_to(request_rate)
+
+
+def _trace_origin(path: Path, trace_format: str, options: LoadOptions) -> dict[str, Any]:
+    """Which file it was, and how it was read."""
+    return {
+        "trace": path.name.encode("utf-8", "replace").decode(),  # its place on this machine is nobody's business
+        "trace_sha256": _digest(path),
+        "trace_format": trace_format,
+        "trace_start": options.start_s,
+        "trace_duration": options.duration_s,
+        **{name: value for name in SAID_IF_GIVEN if (value := getattr(options, name))},
+    }
 
 
 def _rate_origin(rate: float | RateCurve) -> dict[str, Any]:

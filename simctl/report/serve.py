@@ -34,7 +34,6 @@ QUANTILES = ("median", "p90", "p95", "p99")
 DROPPED = ("num-prompts", "goal", "draws", "iterations")
 NOT_DRAWN = ("trace", "agent-sessions", "fleet", "rate-curve", "max-concurrency")
 CODE = ("engine", "router")  # a dotted path there is imported
-ASKS = {"WWW-Authenticate": 'Basic realm="simctl"'}
 HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",

@@ -111,29 +111,16 @@ def load_scenario(
     naming the file and the key at fault.
     """
     overrides = overrides or {}
-    if not path.exists():
-        packaged = {file.stem: file for file in sorted(package_path("scenarios").glob("*.yaml"))}
-        if path.name not in packaged:
-            hint = did_you_mean(path.name, packaged)
-            raise UsageError(f"{path}: no such scenario file{hint}; those of simctl: {', '.join(packaged)}")
-        path = packaged[path.name]
+    path = _found(path)
     body = _read(path)
-    for key in body:
-        if key not in KEYS:
-            raise UsageError(f"{path.name}: {key}: unknown key{did_you_mean(str(key), KEYS)}; known: {', '.join(KEYS)}")
-    question, command = body.get("question"), body.get("command")
-    if not isinstance(question, str) or not question.strip().endswith("?"):
-        raise UsageError(f"{path.name}: question: needs one question, ending in '?'")
-    if not isinstance(command, str) or command not in ANSWERED:
-        raise UsageError(f"{path.name}: command: must be one of {', '.join(ANSWERED)}, not {command!r}")
+    question, command = _asked(body, path)
     known = options_by_name(parser_of(command))
     options, sweep = _mapping(body, "options", path) | overrides, _mapping(body, "sweep", path)
     typed = vary or {}
-    for section, keys in (("options", options), ("sweep", sweep), ("--vary", typed)):
-        for key in keys:
-            if str(key) not in known:
-                where = f"--vary {key}" if section == "--vary" else f"{path.name}: {section}.{key}"
-                raise UsageError(f"{where}: no such option of {command}{did_you_mean(str(key), known)}")
+    places = ((f"{path.name}: options.", options), (f"{path.name}: sweep.", sweep), ("--vary ", typed))
+    for where, key in ((where, str(key)) for where, keys in places for key in keys):
+        if key not in known:
+            raise UsageError(f"{where}{key}: no such option of {command}{did_you_mean(key, known)}")
     if both := [key for key in typed if key in overrides]:
         raise UsageError(f"--vary {both[0]} and --set {both[0]}: one or the other")
     axes: dict[str, Axis] = {str(k): _axis(f"{path.name}: sweep.{k}", v) for k, v in sweep.items() if k not in overrides and k not in typed}
@@ -141,11 +128,8 @@ def load_scenario(
     report = body.get("report", [])
     if not isinstance(report, list) or not all(isinstance(item, str) for item in report):
         raise UsageError(f"{path.name}: report: needs a list of names")
-    for key in ("engine", "router"):
-        found: Any = sweep.get(key, [])
-        names = [] if allow_code or key in overrides else [options.get(key, ""), *(found if isinstance(found, list) else [])]
-        if code := [str(name) for name in names if "." in str(name)]:
-            raise UsageError(f"{path.name}: {key}: {code[0]!r} would import code; --allow-code trusts it")
+    if not allow_code:
+        _refuse_code(path, {key: (options.get(key, ""), sweep.get(key, [])) for key in ("engine", "router") if key not in overrides})
     wanted = body.get("samples") if samples is None else samples
     if wanted is not None and (not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 1):
         raise UsageError(f"{path.name}: samples: needs a whole number from 1 up")
@@ -165,7 +149,39 @@ def load_scenario(
         chosen = dict(zip(design.axes, values, strict=True))
         given = fixed | {key: read(key, value) for key, value in chosen.items()}
         cells.append(ScenarioCell(command, {key: str(value) for key, value in chosen.items()}, given))
-    return Scenario(path.stem, question.strip(), command, tuple(report), fixed, design, tuple(cells))
+    return Scenario(path.stem, question, command, tuple(report), fixed, design, tuple(cells))
+
+
+def _found(path: Path) -> Path:
+    """The file itself, or the packaged scenario of that name. UsageError where there is neither."""
+    if path.exists():
+        return path
+    packaged = {file.stem: file for file in sorted(package_path("scenarios").glob("*.yaml"))}
+    if path.name not in packaged:
+        hint = did_you_mean(path.name, packaged)
+        raise UsageError(f"{path}: no such scenario file{hint}; those of simctl: {', '.join(packaged)}")
+    return packaged[path.name]
+
+
+def _asked(body: Mapping[str, Any], path: Path) -> tuple[str, str]:
+    """Question and command of a scenario of known keys. UsageError otherwise."""
+    for key in body:
+        if key not in KEYS:
+            raise UsageError(f"{path.name}: {key}: unknown key{did_you_mean(str(key), KEYS)}; known: {', '.join(KEYS)}")
+    question, command = body.get("question"), body.get("command")
+    if not isinstance(question, str) or not question.strip().endswith("?"):
+        raise UsageError(f"{path.name}: question: needs one question, ending in '?'")
+    if not isinstance(command, str) or command not in ANSWERED:
+        raise UsageError(f"{path.name}: command: must be one of {', '.join(ANSWERED)}, not {command!r}")
+    return question.strip(), command
+
+
+def _refuse_code(path: Path, named: Mapping[str, tuple[Any, Any]]) -> None:
+    """UsageError where a key's own value, or one of its sweep's, is a dotted path: importing it runs code."""
+    for key, (own, swept) in named.items():
+        names = [own, *(swept if isinstance(swept, list) else [])]
+        if code := [str(name) for name in names if "." in str(name)]:
+            raise UsageError(f"{path.name}: {key}: {code[0]!r} would import code; --allow-code trusts it")
 
 
 def _axis(where: str, values: Any) -> Axis:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from sim import Deployment, Run
     from sim.engine.config import EngineConfig
     from sim.study.simulate import Goal
-    from sim.study.studied import PlannedPool
+    from sim.study.studied import PlannedPool, Study
     from sim.workload.trace import Trace
 
 WORDS = {"full": "whole contexts", "window": "windows", "chunk": "chunks", "state": "states"}
@@ -31,35 +32,39 @@ def _goal_line(goal: Goal) -> str:
     return fill(f"goal {goal.metric} <= {format_number(goal.limit)}: {met}; chance {goal.chance} {over}", later="  ")
 
 
-def render(run: Run, explain: bool = False) -> None:
-    """Print a run's table and its answer or, to `explain` it, all figures and what they rest on."""
+def _notes(pool: PlannedPool, study: Study, explain: bool) -> Iterator[str]:
+    """What serves, and what its rates rest on."""
     from sim.rates.assumed import assumed
     from sim.rates.load import OUTSIDE, scope_notes
+    from sim.specs.precision import checkpoint_notes
+
+    deployment, rates = pool.spec.deployment, pool.rates
+    yield _served(pool, bool(study.fleet), explain)
+    yield from _engine_notes(deployment, pool.config, study.workload.trace)
+    yield from assumed(deployment, rates)
+    scope = scope_notes(deployment, rates)
+    if explain:
+        yield f"rates: {rates.summary}"
+        yield f"host overhead: {pool.host.source.text()}"
+    else:
+        yield f"{grounds(deployment.gpu.name, rates.source)}."
+        scope = [note for note in scope if rates.source.measured or not note.startswith(OUTSIDE)]
+        always = len(checkpoint_notes(deployment.model, deployment.precision))  # what was read, and what was not
+        more = len(scope) - always - 1
+        scope = scope[: always + 1] + ([f"{more} more notes on them by --explain"] if more > 0 else [])
+    yield from (f"rates: {note}" for note in scope)
+
+
+def render(run: Run, explain: bool = False) -> None:
+    """Print a run's table and its answer or, to `explain` it, all figures and what they rest on."""
     from sim.results.power import power_words
     from sim.results.tables import benchmark_table
-    from sim.specs.precision import checkpoint_notes
     from sim.study.epochs import LONGEST_S, too_long
     from simctl.text.fleet_text import fleet_lines
 
     study, config = run.study, run.config
-    printed: set[str] = set()
-    for pool in run.pools:
-        notes = [_served(pool, bool(study.fleet), explain), *_engine_notes(pool.spec.deployment, pool.config, study.workload.trace)]
-        notes += assumed(pool.spec.deployment, pool.rates)
-        scope = scope_notes(pool.spec.deployment, pool.rates)
-        if explain:
-            notes += [f"rates: {pool.rates.summary}", f"host overhead: {pool.host.source.text()}"]
-        else:
-            notes.append(f"{grounds(pool.spec.deployment.gpu.name, pool.rates.source)}.")
-            scope = [note for note in scope if pool.rates.source.measured or not note.startswith(OUTSIDE)]
-            always = len(checkpoint_notes(pool.spec.deployment.model, pool.spec.deployment.precision))  # what was read, and what was not
-            more = len(scope) - always - 1
-            scope = scope[: always + 1] + ([f"{more} more notes on them by --explain"] if more > 0 else [])
-        notes += [f"rates: {note}" for note in scope]
-        for note in notes:
-            if note not in printed:
-                _say(note)
-        printed.update(notes)
+    for note in dict.fromkeys(note for pool in run.pools for note in _notes(pool, study, explain)):
+        _say(note)
     if (explain or len(study.workload.trace) >= MANY) and (why := run.event_by_event):
         _say(f"simulated event by event, for {why}: slower, the same figures")
     if too_long(study.workload.trace) and not len(run.record.iterations["start_s"]):
