@@ -42,7 +42,7 @@ def beta_cdf(a: float, b: float, x: float) -> float:
 
 
 def beta_quantile(a: float, b: float, share: float) -> float:
-    """x with P(X <= x) = share: Newton's steps, halving where one would leave what is known to hold x."""
+    """Inverse of the beta CDF at `share`, by safeguarded Newton: a step that leaves the bracket is a bisection."""
     low, high, x = 0.0, 1.0, a / (a + b)
     constant = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
     for _ in range(MAX_STEPS):

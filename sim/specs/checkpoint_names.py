@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -14,7 +13,7 @@ from sim.files import package_path
 from sim.specs import hf_config, nvfp4_files
 from sim.specs.fields import Fields
 from sim.specs.hub_names import FORMATS, HubName, is_named_after, readings, sizes, words
-from sim.specs.lookup import key
+from sim.specs.lookup import did_you_mean, key
 from sim.specs.model import ModelSpec
 from sim.specs.quantisation import read
 from sim.specs.stored import gguf_checkpoint, with_checkpoint
@@ -113,10 +112,8 @@ def unknown_model(name: str, catalogue: Mapping[str, str]) -> UsageError:
     """The error for a name that nothing here is: the two nearest, and how to give a configuration."""
     known = {key(base): base for base in (*catalogue.values(), *_table()["shapes"])} | {**_stems(), **catalogue}
     last = name.rpartition("/")[2].partition(":")[0]
-    near = difflib.get_close_matches(key(last), known, n=24, cutoff=0.5)
-    two = list(dict.fromkeys(known[each] for each in near))[:2]
+    hint = did_you_mean(last, known, most=2, cutoff=0.5) or ";"
     short = name if len(name) <= 80 else name[:77] + "..."
-    hint = f"; did you mean {' or '.join(map(repr, two))}?" if two else ";"
     return UsageError(f"unknown model {short!r}{hint} `simctl models` lists {len(set(known.values()))} shapes; {HOW}")
 
 

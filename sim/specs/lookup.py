@@ -34,13 +34,17 @@ def given_path(text: str, suffixes: tuple[str, ...]) -> Path | None:
     return None
 
 
-def did_you_mean(name: str, known: Collection[str]) -> str:
-    """`; did you mean 'A10'?`, or nothing when nothing is close."""
+def did_you_mean(name: str, known: Collection[str] | Mapping[str, str], most: int = 1, cutoff: float = 0.6) -> str:
+    """`; did you mean 'A10'?`, or nothing when nothing is close. Known are names, or a mapping from their keys (`key`).
+
+    At the most `most` of them, each of a ratio (difflib) to `name` from `cutoff` up.
+    """
     import difflib
 
-    by_key = {key(k): k for k in known}
-    close = difflib.get_close_matches(key(name), by_key, n=1, cutoff=0.6)
-    return f"; did you mean {by_key[close[0]]!r}?" if close else ""
+    by_key = known if isinstance(known, Mapping) else {key(k): k for k in known}
+    close = difflib.get_close_matches(key(name), by_key, n=12 * most if most > 1 else 1, cutoff=cutoff)  # several keys may be of one name
+    names = list(dict.fromkeys(by_key[each] for each in close))[:most]
+    return f"; did you mean {' or '.join(map(repr, names))}?" if names else ""
 
 
 def _chips(name: str) -> set[str]:
@@ -53,11 +57,8 @@ def _chips(name: str) -> set[str]:
 
 def unknown(kind: str, name: str, index: Mapping[str, str], names: Collection[str], more: str = "") -> UsageError:
     """The error for a name that is not in the catalogue: a suggestion, for cards one of the same silicon, then what is known."""
-    import difflib
-
     if kind == "GPU":
         index = {key(known): known for known in names if _chips(name) & _chips(known)}
-    close = difflib.get_close_matches(key(name), index, n=1, cutoff=0.0 if kind == "GPU" else 0.6)
+    hint = did_you_mean(name, index, cutoff=0.0 if kind == "GPU" else 0.6) or ";"
     short = name if len(name) <= 80 else name[:77] + "..."
-    hint = f"; did you mean {index[close[0]]!r}?" if close else ";"
     return UsageError(f"unknown {kind} {short!r}{hint} known: {', '.join(names)}{more}")

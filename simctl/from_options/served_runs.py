@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sim.errors import UsageError
 from sim.files import package_path
+from sim.specs.lookup import did_you_mean
 from simctl.from_options.logs import read_served_log, served_by
 from simctl.from_options.questions import host_of
 
@@ -27,8 +28,6 @@ def _packaged() -> dict[str, Path]:
 
 def chosen_runs(name: str | None) -> list[Path]:
     """The packaged run of this name, this file, or all packaged runs. Raises UsageError for an unknown name."""
-    from difflib import get_close_matches
-
     packaged = _packaged()
     if name is None:
         if not packaged:
@@ -38,9 +37,9 @@ def chosen_runs(name: str | None) -> list[Path]:
         return [packaged[name]]
     if Path(name).is_file():
         return [Path(name)]
-    close = get_close_matches(name, packaged, 1)
-    hint = f"; did you mean {close[0]!r}?" if close else ";"
-    raise UsageError(f"unknown run {name!r}{hint} known: {', '.join(packaged) or 'none'}; or the path of a file")
+    raise UsageError(
+        f"unknown run {name!r}{did_you_mean(name, tuple(packaged)) or ';'} known: {', '.join(packaged) or 'none'}; or the path of a file"
+    )
 
 
 def left_out_of_all(paths: list[Path], draws: int, report: Progress) -> list[LeftOut]:
