@@ -3,7 +3,8 @@
     python -m studies.ablate [--served]        (make ablate)
 
 Printed are median errors on held-out cells, on left-out models (their GEMMs measured alone) and on left-out GPUs (each of two by
-the other's shares of its datasheet's peaks and its host costs); with --served, scores in bound of served runs at the refitted rates, too.
+the other's shares of its datasheet's peaks and its host costs); with --served, scores in bound of served runs at the refitted rates, too,
+and crowds without terms of the API server.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from sim.rates.priors import Prior
 from sim.specs.gpu import GpuSpec
 from sim.specs.gpus import get_gpu
 from sim.specs.precision import Precision
+from studies.ablate_api_server import api_server_table
 
 GPUS, FOLDS = ("H100", "H200"), 5
 NOTHING_S, WITHOUT_LIMIT = 1e-15, 1e30  # a cost that is none, a flop rate that never binds
@@ -164,6 +166,8 @@ def main(argv: Sequence[str]) -> int:
     print("| formula | " + " | ".join(heads) + " |\n|" + " --- |" * (1 + len(heads)))
     for ablation in ablations():
         print("| " + " | ".join(scores(ablation, served)) + " |", flush=True)
+    if served:
+        print(f"\n{api_server_table()}")
     return 0
 
 
