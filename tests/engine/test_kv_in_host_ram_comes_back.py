@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.engine.config import EngineConfig
 from sim.engine.host_tier import host_blocks
 from sim.engine.interface import Request
+from sim.engine.rows import layout as at
 from sim.engine.schedulers import VllmScheduler
 from sim.errors import UsageError
 from sim.ticks import TICKS_PER_S
+from tests.examples import examples
 from tests.simulate.runs import serve
 
 BLOCKS = 12  # full blocks of a text
@@ -50,6 +52,26 @@ def test_capacity_is_that_of_host_ram_and_not_its_sum_with_hbm() -> None:
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=12), st.integers(13, 40))
 def test_enough_of_it_finds_what_enough_hbm_would(texts: Texts, hbm: int) -> None:
     assert found(texts, hbm, host_blocks=1000)[0] == found(texts, 200)[0]
+
+
+@settings(max_examples=examples(30))
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=12), st.integers(1, 2 * BLOCKS + 5))
+def test_blocks_that_were_forgotten_are_used_again(texts: Texts, capacity: int) -> None:
+    scheduler = VllmScheduler(config(30, host_blocks=capacity))
+    scheduler.copies_take(1, 1, 0)
+    serve(asked(texts), scheduler, lambda _: STEP)
+    s, e, spare = scheduler._s, scheduler._e, set[int]()
+    chunk = s.spare_chunk
+    while chunk != at.NOBODY:
+        assert chunk not in spare
+        spare.add(chunk)
+        chunk = e.chunks[chunk].behind
+    used = {int(e.table[s.first_host_slot + slot]) - 1 for slot in range(s.host_mask + 1)} - {-1}
+    made = s.next_chunk - s.first_chunk
+    assert made <= capacity
+    assert not used & spare
+    assert len(used) + len(spare) == made
+    assert s.host_blank == capacity - len(used)
 
 
 def test_a_load_takes_its_bytes_over_the_link_and_nobody_else_waits() -> None:

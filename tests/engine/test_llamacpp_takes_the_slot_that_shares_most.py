@@ -1,9 +1,11 @@
 """A waiting request takes the free slot whose cache shares most of its prompt, where that is enough of it."""
 
+from dataclasses import replace
+
 import pytest
 
 from sim.engine.config import EngineConfig
-from sim.engine.interface import Request
+from sim.engine.interface import BUDGET, SLOTS, Request
 from sim.engine.llamacpp import LlamaCppScheduler
 
 BLOCK = 16
@@ -26,3 +28,11 @@ def test_the_longest_common_beginning(asked, slot, cached):
     scheduler.schedule()
     assert [each is taken for each in scheduler.slots].index(True) == slot
     assert taken.cached_tokens == min(BLOCK * cached, taken.prompt_tokens - 1)
+
+
+@pytest.mark.parametrize(("prompts", "budget", "lacks"), [(2, 64, 0), (2, 32, BUDGET), (4, 128, SLOTS), (4, 48, SLOTS)])
+def test_what_kept_the_rest_out_is_said(prompts, budget, lacks):
+    scheduler = LlamaCppScheduler(replace(CONFIG, max_num_batched_tokens=budget))
+    for name in range(prompts):
+        scheduler.add(Request(str(name), 0.0, 32, 1))
+    assert scheduler.schedule().short_of == lacks

@@ -10,7 +10,7 @@ import sim.cluster.fleet_state as on
 from sim.cluster.fleet_events import first_of, note_departure, note_wake
 from sim.cluster.fleet_runs import first_places
 from sim.engine.rows import layout as at
-from sim.engine.rows.served import NAMES_OF_LOG, Columns
+from sim.engine.rows.served import NAMES_OF_LOG, Columns, Log
 from tests.examples import examples
 
 VALUES = st.sampled_from([0, 0, 0, 0, 1, 7, -1, 2**31 - 1, 2**31, -(2**40), 2**61])
@@ -31,6 +31,18 @@ def test_columns_of_a_log_are_the_rows_that_came(parts):
     for name in NAMES_OF_LOG:
         assert kept[name].dtype == whole[name].dtype
         np.testing.assert_array_equal(kept[name], whole[name])
+
+
+def test_of_a_log_that_is_moved_the_row_under_way_stays():
+    log = at.records(at.LogRow, 8)
+    log["tokens"] = range(8)
+    e = SimpleNamespace(log=log, entries=at.records(at.EntryRow, 4), iterations=[at.IterationRow(row=4)])
+    s = SimpleNamespace(under_way=0, first_iteration=0, first_row=2, first_entry=0, rows=3, entries=0, logged=10)
+    moved = Log()
+    moved.drain(e, s)
+    assert moved.served(np.zeros(0, dtype=np.int64)).rows["tokens"].tolist() == [2, 3]
+    assert (log["tokens"][2], e.iterations[0].row) == (4, 2)
+    assert (s.rows, s.logged) == (1, 12)
 
 
 @settings(max_examples=examples(60))

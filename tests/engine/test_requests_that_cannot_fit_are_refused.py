@@ -1,9 +1,12 @@
 """A request that no schedule can finish is refused by name when it is queued; the largest that fits is served."""
 
+from dataclasses import replace
+
 import pytest
 
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Request
+from sim.engine.llamacpp import LlamaCppScheduler
 from sim.engine.rows.engine import RowsEngine
 from sim.engine.schedulers import VllmScheduler
 from sim.engine.step_clock import IterationCost
@@ -28,6 +31,14 @@ def test_the_engine_in_rows_refuses_the_same(prompt: int, output: int) -> None:
     engine = RowsEngine(CONFIG, IterationCost(QWEN_7B, Precision(), plausible_rates()).steps, {}, {})
     with pytest.raises(UsageError, match="request 'r7'"):
         engine.add(Request("r7", 0.0, prompt, output), 0)
+
+
+@pytest.mark.parametrize(("prompt", "output"), [(0, 4), (4, 0), (90, 11)])
+def test_llamacpp_refuses_the_same(prompt: int, output: int) -> None:
+    with pytest.raises(UsageError, match="request 'r7'"):
+        LlamaCppScheduler(EngineConfig("llamacpp", num_gpu_blocks=8, max_num_seqs=1, max_model_len=100)).add(
+            Request("r7", 0.0, prompt, output)
+        )
 
 
 def test_the_largest_request_that_fits_runs_to_its_end() -> None:

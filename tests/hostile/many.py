@@ -15,6 +15,7 @@ import faulthandler
 import io
 import json
 import random
+import re
 import resource
 import signal
 import subprocess
@@ -33,6 +34,7 @@ LONGEST_S = 20  # of the processor: on a loaded machine a sound question takes m
 WAITS = 6  # so many times as long by the clock, for what hangs without computing
 MOST_BYTES = 1 << 30
 OUT_OF_MEMORY = ("not enough memory", "nable to allocate")
+PROGRESS = re.compile(r"^\d+(\.\d+)? s: .*\n", re.MULTILINE)  # of a plan on a busy machine
 LEFT = (".tmp", ".old", ".probe", ".partial")
 MOST = 4000  # inputs of a kind; fewer where one takes longest
 MANY = {"traces": 2000, "metrics": 5000, "options": 2500, "posteriors": 2000, "fleets": 3000, "runs": 1000, "stores": 3000}
@@ -121,6 +123,7 @@ def _tried(action: Any) -> tuple[str, bool]:
         return f"said beside it: {said.getvalue()[:100]!r}", True
     if not isinstance(result, Result) or result.code == 0:
         return "", False
+    result = result._replace(stderr=PROGRESS.sub("", result.stderr))
     if any(words in result.stderr for words in OUT_OF_MEMORY):
         return f"wants more memory than there may be: {result.stderr[:200]!r}", True
     if result.code == 1 and result.stdout and not result.stderr:
