@@ -126,8 +126,8 @@ def _tried(action: Any) -> tuple[str, bool]:
     result = result._replace(stderr=PROGRESS.sub("", result.stderr))
     if any(words in result.stderr for words in OUT_OF_MEMORY):
         return f"wants more memory than there may be: {result.stderr[:200]!r}", True
-    if result.code == 1 and result.stdout and not result.stderr:
-        return "", False  # the answer is no
+    if result.code == 1 and result.stdout and not re.search("^simctl: ", result.stderr, re.MULTILINE):
+        return "", False  # the answer is no, with notes or without
     one = result.code in (1, 2) and result.stderr.startswith("simctl: ") and result.stderr.count("\n") == 1 and "\r" not in result.stderr
     return "" if one and len(result.stderr) < 2000 else f"not one line: {result.stderr[:200]!r}", True
 
