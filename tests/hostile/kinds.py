@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 from collections.abc import Callable, Mapping
@@ -375,7 +376,7 @@ def _spoilt(rng: random.Random, attrs: dict[str, Any], variables: dict[str, Any]
         if edit == 0:
             del variables[name]
         elif edit == 1:
-            with np.errstate(all="ignore"):
+            with np.errstate(all="ignore"), contextlib.suppress(ValueError):  # text that was cut is no number
                 variables[name] = (dims, values.astype(rng.choice(("i8", "i1", "f4", "u1", "S3", "c16"))))
         elif edit == 2 and values.ndim > 1:
             variables[name] = (("draw", "chain", *dims[2:]), values.swapaxes(0, 1))
