@@ -1,6 +1,5 @@
 """A request that no schedule can finish is refused by name when it is queued; the largest that fits is served."""
 
-
 import pytest
 
 from sim.engine.config import EngineConfig

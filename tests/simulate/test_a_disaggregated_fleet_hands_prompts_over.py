@@ -89,6 +89,10 @@ def test_room_is_given_in_order_and_never_beyond_its_size():
     assert came == ["0", "2"]
     room.leave(asks[2])
     assert came == ["0", "2", "3"]  # larger than all: alone
+    room.leave(asks[3])
+    for each in (Request("4", 0.0, 60, 1), Request("5", 0.0, 40, 1), Request("6", 0.0, 1, 1)):
+        room.enter(each, each.prompt_tokens, lambda each=each: came.append(each.request_id))
+    assert came[3:] == ["4", "5"]  # all that was held is free again
 
 
 def test_a_pool_without_its_other_half():

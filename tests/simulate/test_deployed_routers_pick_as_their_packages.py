@@ -72,6 +72,7 @@ def test_dynamo_costs_by_hand():
     router = make_router("dynamo", 2, 16, 1000)
     cached = {0: 0, 1: 0}
     router.cached = lambda i, _: cached[i]
+    assert router.cost(request("short", prompt=17), 0, 0) == 2 + 2  # a block that is not full is one
     first = request("a", prompt=160, hashes=("x", "y"))
     assert router.cost(first, 0, 4) == (10 - 4) + 10  # ten blocks, four of them cached, none active
     chosen = router.pick(first, [0, 1], 0)
