@@ -42,7 +42,10 @@ class Columns:
 
     def add(self, rows: NDArray[Any]) -> None:
         """The next rows (records of layout.LogRow)."""
-        self._parts.append({name: _packed(rows[name]) for name in NAMES_OF_LOG})
+        words = (
+            np.ascontiguousarray(rows).view(np.int64).reshape(-1, len(NAMES_OF_LOG)).T.copy()
+        )  # of 64 bits each: read where they lie together
+        self._parts.append({name: _packed(column, rows.dtype[name]) for name, column in zip(NAMES_OF_LOG, words, strict=True)})
         self._counts.append(len(rows))
 
     def __getitem__(self, name: str) -> NDArray[Any]:
@@ -62,13 +65,14 @@ class Columns:
             yield piece
 
 
-def _packed(column: NDArray[Any]) -> tuple[Ints | None, NDArray[Any]]:
-    """Where values other than 0 are (None: anywhere), and these, or all."""
-    there = np.flatnonzero(column)
-    if 4 * len(there) < len(column):
-        return there, column[there]
-    small = column.astype(np.int32) if column.dtype == np.int64 else column.copy()
-    return None, small if (small == column).all() else column.copy()
+def _packed(words: Ints, kind: np.dtype[Any]) -> tuple[Ints | None, NDArray[Any]]:
+    """Where values other than 0 are (None: anywhere), and these, or all, of words that stand for numbers of a kind."""
+    if 4 * np.count_nonzero(words) < len(words):
+        there = np.flatnonzero(words)
+        return there, words[there].view(kind)
+    if kind == np.int64 and len(words) and words.min() >= -(2**31) and words.max() < 2**31:
+        return None, words.astype(np.int32)
+    return None, words.view(kind).copy()
 
 
 class Log:
