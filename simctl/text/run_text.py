@@ -35,10 +35,11 @@ def conclusion(labels: list[dict[str, str]], goals: list[dict[str, Any]]) -> str
     bound, certainty = f"{goals[0]['metric']} <= {format_number(goals[0]['limit'])}", f"{100 * CERTAINTY:.0f} %"
     names = [_named(label) for label in labels]
     first = next((i for i, goal in enumerate(goals) if goal["certain"]), None)
-    may = [f"{names[i]} ({_chance(goal)})" for i, goal in enumerate(goals[:first]) if goal["certain"] is None]
-    open_ = f" Undecided at {certainty}: {', '.join(may)}." if may else ""
+    may = [i for i, goal in enumerate(goals[:first]) if goal["certain"] is None]
+    open_ = f" Undecided at {certainty}: {', '.join(f'{names[i]} ({_chance(goals[i])})' for i in may)}." if may else ""
     if first is not None:
-        return f"=> {names[first]}: the first to hold {bound} with a chance of at least {certainty} ({_chance(goals[first])}).{open_}"
+        found = f"{_range(labels[may[0]], labels[first])}: {names[first]} is" if may else f"{names[first]}:"
+        return f"=> {found} the first to hold {bound} with a chance of at least {certainty} ({_chance(goals[first])}).{open_}"
     best = max(goals, key=lambda goal: goal["chance"])
     return f"=> none holds {bound} with a chance of at least {certainty} for sure; the best is {_chance(best)}.{open_}"
 
@@ -97,6 +98,14 @@ def knees(labels: list[dict[str, str]], answers: list[dict[str, Any]], report: t
 
 def _named(label: dict[str, str]) -> str:
     return ", ".join(f"{name} {value}" for name, value in label.items()) or "as asked"
+
+
+def _range(first: dict[str, str], last: dict[str, str]) -> str:
+    """From one cell to a later one; options that are the same in both are said once."""
+    apart = [name for name in last if first[name] != last[name]]
+    if len(apart) != 1:
+        return f"{_named(first)} to {_named(last)}"
+    return _named(last | {apart[0]: f"{first[apart[0]]} to {last[apart[0]]}"})
 
 
 def _chance(goal: dict[str, Any]) -> str:

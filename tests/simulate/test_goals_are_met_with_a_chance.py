@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from sim.results.chance import CERTAINTY, STAGES, chance_of
+from simctl.text.run_text import conclusion
 from tests.cli import run
 
 DRAWN = ["simulate", "--gpu", "H100", "--model", "Llama-3.1-8B", "--num-prompts", "60", "--request-rate", "12", "--random-length-cv", "1"]
@@ -70,6 +71,14 @@ def test_a_study_names_the_first_cell_that_is_certain(tmp_path):
     assert "=> replicas 1: the first to hold p99_ttft_ms <= 1,000,000 with a chance of at least 95 %" in said(path)
     path.write_text(text.replace("GOAL", "p99_ttft_ms<=0.001"))
     assert "=> none holds p99_ttft_ms <= 0.001 with a chance of at least 95 % for sure; the best is 0.00, 0.00-" in said(path)
+
+
+def test_a_count_that_may_do_opens_a_range():
+    metric = {"metric": "p99_ttft_ms", "limit": 250.0, "chance_low": 0.5, "chance_high": 1.0, "trials": 200}
+    goals = [metric | {"certain": certain, "chance": chance} for certain, chance in ((False, 0.1), (None, 0.9), (True, 0.99))]
+    text = conclusion([{"gpu": "H100", "replicas": count} for count in "234"], goals)
+    assert text.startswith("=> gpu H100, replicas 3 to 4: gpu H100, replicas 4 is the first to hold p99_ttft_ms <= 250 with")
+    assert text.endswith("Undecided at 95 %: gpu H100, replicas 3 (0.90, 0.50-1.00 by 200 trials).")
 
 
 @pytest.mark.parametrize("goal", ["p99_ttft_ms", "p99_ttft_ms<=x", "p99_ttfft_ms<=3"])
