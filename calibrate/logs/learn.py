@@ -37,10 +37,12 @@ from sim.errors import SimctlError
 from sim.rates.posterior import rates_for
 from sim.rates.priors import Prior
 from sim.rates.serving import as_served, host_of_log, packaged_overhead
+from sim.rates.source import RateSource
 
 Array = NDArray[np.float64]
 ROUNDS, LAPS = 6, 20
 SIMULATIONS = 70
+PRIOR_DRAWS = 1000
 WIDEN = 1.2  # how much wider than what is known so far the next line is laid
 PER_BLOCK, MOST_BLOCKS, LEAST_IN_GROUP = 25, 20, 5
 HOST = Prior(5e-3, 0.8, "weak prior, 5 ms")
@@ -79,17 +81,24 @@ class Learnt:
 def served_priors(run: ServedRun, datasheet: bool = False, log: ServedLog | None = None) -> tuple[dict[str, Prior], str]:
     """(prior of every rate as served, where they come from): the packaged posterior under the packaged serving overhead, whose draws
     hold what hosts differ by, and whose launches a log's gaps between tokens may show; from the datasheet where asked or where no engine
-    was measured.
+    was measured. llama.cpp, which has kernels and a server of its own, starts as `simctl simulate` has it.
     """
     declared, start = starting_priors(run.gpu, run.precision, datasheet=True)
+    if run.limits.engine == "llamacpp" and not datasheet:
+        rates, _ = RateSource().of(run.deployment, PRIOR_DRAWS)
+        return _like(rates, declared), rates.summary
     in_process, packaged = rates_for(run.gpu, run.precision, tp=run.tp), packaged_overhead()
     if datasheet or packaged is None or not in_process.source.stepped:
         return declared, start.basis
     overhead = packaged.elsewhere(None)
     overhead = overhead if log is None else launching_as_logged(run, log.experiment, overhead, in_process)
     rates, _ = as_served(in_process, overhead)
+    return _like(rates, declared), rates.summary
+
+
+def _like(rates: RateDraws, declared: Mapping[str, Prior]) -> dict[str, Prior]:
     draws = {name: np.asarray(getattr(rates.draws, name), dtype=float) for name in UNITS}
-    return {name: like(draws[name], declared[name].upper, 0.0, rates.sources[name]) for name in UNITS}, rates.summary
+    return {name: like(draws[name], declared[name].upper, 0.0, rates.sources[name]) for name in UNITS}
 
 
 def learn_rates(

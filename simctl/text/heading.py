@@ -11,6 +11,7 @@ from sim.specs.precision import Precision
 EXPERT_FORMATS = {4.25: "mxfp4"}
 ELSEWHERE = {
     Origin.POPULATION: "was not measured here; rates from its datasheet, published numbers and other GPUs",
+    Origin.PUBLISHED: "was not measured here; rates from published benches and servers of this engine, and other GPUs",
     Origin.PRIOR: "was not measured here; rates from its datasheet",
 }
 

@@ -72,7 +72,9 @@ def main(argv: Sequence[str]) -> int:
         dtype = known.precision.weights
         evidence = f"posterior for {known.gpu} from {numbers} and the hierarchy over GPUs"
         kinds = SERVED_KINDS if known.gpu == "GB10" else ()
-        source = Provenance(Origin.POPULATION, evidence, dtypes=(dtype,), tps=(1,), engines=(known.engine,), kinds=kinds)
+        # llama.cpp's rates are as served: no overhead of another engine's servers belongs on top
+        origin = Origin.PUBLISHED if known.engine == "llamacpp" else Origin.POPULATION
+        source = Provenance(origin, evidence, dtypes=(dtype,), tps=(1,), engines=(known.engine,), kinds=kinds)
         own = hashlib.sha256((population + known.cells.fingerprint() + numbers).encode()).hexdigest()
         more: dict[str, Any] = {"weight_dtype": dtype, "least": result.error}
         if known.engine == "llamacpp":

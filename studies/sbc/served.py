@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,8 +33,20 @@ CLIENTS = (1, 2, 3, 4, 5, 6, 7)
 PROMPT, OUTPUT = 2048, 128
 LOW_LOAD = 12
 BLOCKS = 4096  # more than these loads ever hold: to lay out an H100's sixty thousand takes longer than to serve them
-REQUESTS, RATES_PER_S = 160, (2.0, 8.0)
 NOISE = {"ttft": 0.05, "tpot": 0.01}  # log sd of single requests
+
+
+@dataclass(frozen=True)
+class Load:
+    """Requests, rates of arrival one after the other (1/s), and ranges of prompts and outputs (tokens)."""
+
+    requests: int
+    rates_per_s: tuple[float, ...]
+    prompts: tuple[int, int]
+    outputs: tuple[int, int]
+
+
+OPEN = Load(160, (2.0, 8.0), (100, 6000), (20, 200))
 
 
 def made_run() -> ServedRun:
@@ -97,7 +109,7 @@ def request_ranks(runs: int, rng: np.random.Generator, settings: Settings = QUIC
         z = {name: float(rng.standard_normal()) for name in (*UNITS, "host")}
         rates = Rates(**{name: float(value(priors[name], z[name])) for name in UNITS})
         host_s = float(value(HOST, z["host"]))
-        log = _log(run, rates, host_of_log(host_s, text=False), rng)
+        log = made_log(run, rates, host_of_log(host_s, text=False), rng)
         learnt = learn_rates(run, log, priors, replace(settings, seed=int(rng.integers(2**31))))
         for name in learnt.free:
             draws = np.asarray(getattr(learnt.rates, name), dtype=np.float64)[:: settings.draws // KEPT]
@@ -106,10 +118,11 @@ def request_ranks(runs: int, rng: np.random.Generator, settings: Settings = QUIC
     return {name: np.array(ranks) for name, ranks in found.items()}
 
 
-def _log(run: ServedRun, rates: Rates, host: HostRates, rng: np.random.Generator) -> ServedLog:
-    gaps = np.concatenate([rng.exponential(1 / rate, REQUESTS // len(RATES_PER_S)) for rate in RATES_PER_S])
+def made_log(run: ServedRun, rates: Rates, host: HostRates, rng: np.random.Generator, load: Load = OPEN) -> ServedLog:
+    """What a server of these rates logs, with NOISE."""
+    gaps = np.concatenate([rng.exponential(1 / rate, load.requests // len(load.rates_per_s)) for rate in load.rates_per_s])
     count = len(gaps)
-    lengths = rng.integers(100, 6000, count), rng.integers(20, 200, count)
+    lengths = rng.integers(*load.prompts, count), rng.integers(*load.outputs, count)
     made = Experiment("made", "open", np.cumsum(gaps) - gaps[0], *lengths, np.ones(count), np.full(count, 2.0))
     seen = replay(run, made, _held(rates), host, draws=0)
     ttft = seen.ttft_s * np.exp(NOISE["ttft"] * rng.standard_normal(count))

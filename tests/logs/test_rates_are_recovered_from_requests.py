@@ -13,6 +13,7 @@ from calibrate.sampling import Settings
 from sim.cost.rates import UNITS
 from sim.rates.posterior import rates_for, rates_from_file
 from sim.rates.serving import as_served
+from studies import known_logs
 from tests.cli import run
 from tests.logs.made import GPU, HOST, PRIORS, RUN, as_csv, made, rates_at
 
@@ -189,3 +190,22 @@ def test_rates_start_from_the_packaged_posterior_as_served():
     assert priors["linear_flops_per_s"].sigma < 0.5 * declared["linear_flops_per_s"].sigma
     assert "posterior" in basis
     assert "datasheet" in sheet
+
+
+def test_llamacpp_starts_from_rates_of_its_own():
+    from calibrate.logs.learn import served_priors
+    from sim.rates.posterior import engine_posterior, rates_for
+
+    run = known_logs.made_run()
+    priors, _ = served_priors(run)
+    own = rates_for(run.gpu, run.precision, path=engine_posterior(run.gpu, "llamacpp")).point
+    # vLLM's servers hide host work, and its GEMMs are other kernels
+    assert {name: priors[name].median for name in ("c_seq_s", "linear_flops_per_s")} == pytest.approx(
+        {"c_seq_s": own.c_seq_s, "linear_flops_per_s": own.linear_flops_per_s}, rel=0.1
+    )
+
+
+@pytest.mark.slow
+def test_a_llamacpp_log_gives_its_rates_back(capsys):
+    assert known_logs.main(["2"]) == 0
+    assert "2 of 2 logs give their rates back" in capsys.readouterr().out
