@@ -205,7 +205,7 @@ routing: $(VENV)/.test
 	$(BIN)/python docs/routing.py --write
 
 # A hundred small changes of the source, and a hundred of its meaning, one at a time: at most a tenth may go unnoticed by the tests of
-# their part. Two hours.
+# their part. Half an hour of the processor each.
 .PHONY: mutants
 mutants: $(VENV)/.test
 	$(BIN)/python -m studies.mutants

@@ -110,6 +110,8 @@ def _window_rule(c: Fields, t: Traits) -> Callable[[int], str]:
         return lambda layer: SLIDING if layer >= first else FULL
     pattern = c.data.get("sliding_window_pattern")
     if isinstance(pattern, str):  # LLLG
+        if not pattern:
+            raise c.fail("sliding_window_pattern", "is empty")
         return lambda layer: FULL if pattern[layer % len(pattern)] == "G" else SLIDING
     every = c.int("sliding_window_pattern", t.every) if pattern is not None else t.every
     if not every:

@@ -57,6 +57,7 @@ def test_missing_field(kind, field):
         ({"num_attention_heads": 7, "num_key_value_heads": 7, "head_dim": None}, "field 'head_dim' is missing and hidden_size"),
         ({"tie_word_embeddings": "yes"}, "field 'tie_word_embeddings' must be true or false"),
         ({"model_type": 7}, "field 'model_type' must be text"),
+        ({"model_type": "gemma3_text", "sliding_window": 512, "sliding_window_pattern": ""}, "field 'sliding_window_pattern' is empty"),
     ],
 )
 def test_wrong_field(change, says):
