@@ -3,7 +3,8 @@
     m = sum b / (k + n),    s**2 = (DOF S**2 + sum b**2 - m sum b) / (DOF + n) (1 + 1 / (k + n)),    log factor = m + s t(DOF + n)
 
 b [deployment] are log errors, measured over predicted. Of a kind of which n deployments were measured the variance is a scaled inverse
-chi-square around what kinds have in common, S; so the next one's error is a Student t, with heavier tails where fewer were measured.
+chi-square around what kinds have in common, S, their geometric mean: that some are off by much more is in the chi-square, and would count
+twice in a mean square. So the next one's error is a Student t, with heavier tails where fewer were measured.
 Predictions are not off in the mean, k = infinity, but of a kind that leans: whose mean, shrunk by k = ZERO deployments, predicts each of
 its deployments better by the others than none does.
 """
@@ -132,7 +133,7 @@ def by_metric(kind: str, seen: Sequence[Seen]) -> Iterator[tuple[list[Error], fl
         errors = defaultdict[str, list[Error]](list)
         for each in seen:
             errors[each.kind].append(getattr(each, what))
-        yield errors[kind], _rms([_rms([b.rms for b in of]) for other, of in errors.items() if other != kind])
+        yield errors[kind], _typical([_rms([b.rms for b in of]) for other, of in errors.items() if other != kind])
 
 
 def widths(kind: str, seen: Sequence[Seen]) -> tuple[Width, Width]:
@@ -148,6 +149,11 @@ def t_factors(found: Width, draws: int, seed: Sequence[int]) -> Array:
     tail = np.random.default_rng(0).standard_t(found.dof, 20_000)
     strata = (rng.permutation(draws) + 0.5) / draws
     return np.asarray(np.exp(found.sd * np.quantile(np.concatenate([tail, -tail]), strata)))
+
+
+def _typical(values: Sequence[float]) -> float:
+    """The geometric mean; none is taken for less than a ten-thousandth."""
+    return math.exp(sum(math.log(max(b, 1e-4)) for b in values) / len(values)) if values else 0.0
 
 
 def _rms(values: Sequence[float]) -> float:

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from sim.errors import SimctlError
-from sim.rates.kinds import Error, Seen, Width, packaged_seen, t_factors, width, widths, without
+from sim.rates.kinds import Error, Seen, Width, by_metric, packaged_seen, t_factors, width, widths, without
 from sim.rates.load import load_rates, scope_notes, widened
 from sim.specs.gpus import get_gpu
 from sim.specs.lora import Lora
@@ -71,13 +71,25 @@ def test_the_next_deployment_lies_in_the_interval_nine_times_in_ten():
     assert np.mean(held) == pytest.approx(0.9, abs=0.02)
 
 
+def test_the_scale_of_other_kinds_holds_a_new_kind_nine_times_in_ten_and_no_more():
+    """Eight kinds of 20 deployments whose scales are drawn as declared; the first deployment of a ninth."""
+    rng, held = np.random.default_rng(4), []
+    for _ in range(800):
+        scales = 0.1 * np.sqrt(3.0 / rng.chisquare(3.0, 9))
+        errors = scales[:, None] * rng.standard_normal((9, 20))
+        seen = [Seen(f"kind {i}", str(j), *[Error(abs(b), b)] * 2) for i, row in enumerate(errors[:8]) for j, b in enumerate(row)]
+        ((_, common), *_) = by_metric("new", seen)
+        held.append(abs(errors[8, 0]) <= width((), common).sd * stats.t.ppf(0.95, 3.0))
+    assert np.mean(held) == pytest.approx(0.9, abs=0.04)
+
+
 @pytest.mark.parametrize("metric", ["e2el", "ttft"])
 def test_measured_deployments_lie_in_the_interval_without_them(metric):
     """Each left out alone, and each kind left out whole."""
     alone, whole = [], []
     for each in packaged_seen():
         error, kin = getattr(each, metric).rms, [s for s in packaged_seen() if s.kind == each.kind and s != each]
-        common = np.sqrt(np.mean(np.square([getattr(s, metric).rms for s in packaged_seen() if s.kind != each.kind])))
+        ((_, common), *_) = by_metric(each.kind, [s._replace(e2el=getattr(s, metric)) for s in packaged_seen()])
         for known, held in ((width([Error(getattr(s, metric).rms) for s in kin], common), alone), (width((), common), whole)):
             held.append(error <= known.sd * stats.t.ppf(0.95, known.dof))
     assert min(np.mean(alone), np.mean(whole)) >= 0.85
