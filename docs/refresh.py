@@ -30,6 +30,7 @@ DATA = {
     "kv-capacity.txt": "python -m studies.kv_capacity",
     "kv-pools.txt": "python -m studies.kv_capacity --public",
     "learned-hosts.txt": "python -m studies.learned_hosts",
+    "learned-hosts-check.txt": "python -m studies.learned_hosts --check",
     "left-out-widths.txt": "python -m studies.left_out_widths",
     "plan-questions.txt": "python -m studies.plan_questions",
     "recall.txt": "python -m studies.recall",
