@@ -26,7 +26,7 @@ from hw import artifact
 from sim import files, machine_code_cache, termination
 from sim.errors import UsageError
 from sim.files import package_path
-from sim.results.netcdf import write_netcdf
+from sim.netcdf import write_netcdf
 from simctl.cli import main
 from tests.sweeps.made import figures, opened
 
