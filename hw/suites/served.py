@@ -50,6 +50,7 @@ PROTOCOL = "served/10"
 STARVED_BLOCKS = {"cuda": 1024, "cpu": 12}
 BLOCK_TOKENS = 16  # of vLLM's blocks on a GPU
 BETWEEN = tuple(tokens + odd for tokens in (96, 192, 384, 768, 1536, 3072) for odd in (0, 1))  # prompt tokens: warm-up
+WARM_MOST = 100_000  # prompt tokens of a warm-up wave: longer prompts are read in the same chunks, for minutes
 BURST = {"cuda": (48, 1024, 128), "cpu": (24, 96, 64)}  # requests, prompt tokens, output tokens
 # Above every prompt of a phase and below the KV of the starved server. Equal for both on a GPU: the second server reuses the compilation.
 MAX_MODEL_LEN = {("cuda", "plan"): 8192, ("cuda", "starved"): 8192, ("cpu", "plan"): None, ("cpu", "starved"): 1024,
@@ -196,7 +197,7 @@ def measure(
     """
     warm = load.Prompts(vocab, 99)
     longest = {max(prompt for prompt, _ in e.load[1]) for e in experiments if e.load}
-    waves = [(4, tokens) for tokens in sorted({64, *longest, *(e.prompt_tokens for e in experiments)})]
+    waves = [(4, min(tokens, WARM_MOST)) for tokens in sorted({64, *longest, *(e.prompt_tokens for e in experiments)})]
     waves += [(1, tokens) for tokens in BETWEEN if tokens < max(longest, default=0)]
     for index, (streams, tokens) in enumerate(waves):
         asyncio.run(load.wave(target, warm, streams, tokens, 8, first=100 * index))

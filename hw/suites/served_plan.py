@@ -72,7 +72,9 @@ NAMED = {
     "larger crowd": (512, 256, 128, 0, 0),
     "revisit": (4, 4064, 32, 4000, 6),  # each document EACH_SENDS times, at a reuse distance of 98,000 tokens
     "revisit later": (4, 4064, 32, 4000, 12),  # of 197,000 tokens
+    "deep": (8, 262_144, 128, 262_080, 1),  # from the second turn on a prefix cache leaves decodes of 256K tokens alone
 }
+LONG_OPEN = (1.0, 24, 32_000, 256)  # by name, too: an open loop's rate, requests, prompt and output tokens
 LOCKSTEP_PROMPTS = 10**8  # from those of sessions, or of a closed loop, to those of the next time they are sent
 
 
@@ -87,7 +89,7 @@ def plan(vocab: int, seed: int, rates: tuple[float, ...], sizing: Sizing) -> lis
 
 
 def named_only(vocab: int, seed: int, sizing: Sizing) -> list[PlannedLoad]:
-    """Closed loops that run only where they are named: see NAMED."""
+    """Loads that run only where they are named: see NAMED and LONG_OPEN."""
     prompts, found = load.Prompts(vocab, seed), []
     for index, (name, (n, prompt_tokens, output_tokens, prefix, documents)) in enumerate(NAMED.items()):
         prompt, output, shared = sizing.prompt(prompt_tokens), sizing.output(output_tokens), sizing.prompt(prefix) if prefix else 0
@@ -97,7 +99,11 @@ def named_only(vocab: int, seed: int, sizing: Sizing) -> list[PlannedLoad]:
         sizes = ([0.0] * n * each, [(prompt, output)] * n * each)
         label = f"{name} {n}x{each}"
         found.append(PlannedLoad(label, "closed", send, n, prompt, output, load=sizes, shared_tokens=shared, documents=documents))
-    return found
+    rate, count, *size = LONG_OPEN
+    arrivals = load.poisson_arrivals(rate, count, np.random.default_rng(seed + 11))
+    sizes_of = [(sizing.prompt(size[0]), sizing.output(size[1]))] * count
+    open_send = lambda target: load.open_loop(target, prompts, arrivals, sizes_of, 7 * 10**9)  # noqa: E731
+    return [*found, PlannedLoad(f"long open {rate:g}/s", "open", open_send, count, *sizes_of[0], rate, (arrivals, sizes_of))]
 
 
 def ladder(prompts: load.Prompts, rungs: tuple[int, ...], prompt_tokens: int, output_tokens: int) -> list[PlannedLoad]:
