@@ -29,25 +29,6 @@ def kept_block(slot, selected, i_row, n_blocks, SINK: tl.constexpr, LOCAL: tl.co
 
 
 @triton.jit
-def attend_tile(
-    p_q, p_k, p_v, ok, o_parts, ml_parts, i_part, scale_log2,
-    GROUP: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, BN: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """Part `i_part`: attention of a KV head's queries at p_q over BN tokens, whose keys and values lie at p_k and p_v [BN] where `ok`."""
-    o_g, o_d = tl.arange(0, GP), tl.arange(0, D)
-    b_k = tl.load(p_k[:, None] + o_d[None, :], mask=ok[:, None], other=0.0)
-    b_v = tl.load(p_v[:, None] + o_d[None, :], mask=ok[:, None], other=0.0)
-    b_q = tl.load(p_q + o_g[:, None] * D + o_d[None, :], mask=o_g[:, None] < GROUP, other=0.0)
-    s = launch.dot(b_q, tl.trans(b_k), tl.zeros([GP, BN], dtype=tl.float32), PRECISION) * scale_log2
-    s = tl.where(ok[None, :], s, -float("inf"))
-    b_m = tl.max(s, 1)
-    p = tl.exp2(s - tl.where(b_m == -float("inf"), 0.0, b_m)[:, None])
-    b_l = tl.sum(p, 1)
-    b_o = launch.dot(p.to(b_v.dtype), b_v, tl.zeros([GP, D], dtype=tl.float32), PRECISION)
-    partials.store(o_parts, ml_parts, i_part, b_o, b_m, b_l, GROUP, GP, D)
-
-
-@triton.jit
 def _gather(
     q, k, v, k_host, v_host, table, lens, selected, o_parts, ml_parts, scale_log2, heads_kv, stage_page, stride_q, stride_table,
     k_p, k_h, k_t, v_p, v_h, v_t, kh_p, kh_h, kh_t, vh_p, vh_h, vh_t,
@@ -59,6 +40,7 @@ def _gather(
 ):  # fmt: skip
     i_p, i_row = tl.program_id(0), tl.program_id(1)
     i_b, i_h = i_row // heads_kv, i_row % heads_kv
+    o_g, o_d = tl.arange(0, GP), tl.arange(0, D)
     launch.wait_for_previous(PDL)
     n = tl.load(lens + i_b)
     o_u = i_p * BN + tl.arange(0, BN)
@@ -77,8 +59,17 @@ def _gather(
         on_host = page < 0
         p_k = tl.where(on_host, paging.rows(k_host, -1 - page, o_t, i_h, kh_p, kh_h, kh_t, PAGE, PAGED), p_k)
         p_v = tl.where(on_host, paging.rows(v_host, -1 - page, o_t, i_h, vh_p, vh_h, vh_t, PAGE, PAGED), p_v)
-    p_q = q + i_b.to(tl.int64) * stride_q + i_h * GROUP * D
-    attend_tile(p_q, p_k, p_v, ok, o_parts, ml_parts, i_row * tl.num_programs(0) + i_p, scale_log2, GROUP, GP, D, BN, PRECISION)
+    b_k = tl.load(p_k[:, None] + o_d[None, :], mask=ok[:, None], other=0.0)
+    b_v = tl.load(p_v[:, None] + o_d[None, :], mask=ok[:, None], other=0.0)
+    p_q = q + i_b.to(tl.int64) * stride_q + (i_h * GROUP + o_g[:, None]) * D + o_d[None, :]
+    b_q = tl.load(p_q, mask=o_g[:, None] < GROUP, other=0.0)
+    s = launch.dot(b_q, tl.trans(b_k), tl.zeros([GP, BN], dtype=tl.float32), PRECISION) * scale_log2
+    s = tl.where(ok[None, :], s, -float("inf"))
+    b_m = tl.max(s, 1)
+    p = tl.exp2(s - tl.where(b_m == -float("inf"), 0.0, b_m)[:, None])
+    b_l = tl.sum(p, 1)
+    b_o = launch.dot(p.to(b_v.dtype), b_v, tl.zeros([GP, D], dtype=tl.float32), PRECISION)
+    partials.store(o_parts, ml_parts, i_row * tl.num_programs(0) + i_p, b_o, b_m, b_l, GROUP, GP, D)
 
 
 def parts_of(k: int, block: int, sink_blocks: int, local_blocks: int, tile: int) -> int:

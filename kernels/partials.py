@@ -71,51 +71,40 @@ def store_halves(o, ml, i_part, b_o, b_m, b_l, GROUP: tl.constexpr, D: tl.conste
 
 
 @triton.jit
-def merge_parts(
-    o, ml, out, i_row, i_g, o_d, parts,
-    GROUP: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, PARTS_P2: tl.constexpr, STEP: tl.constexpr, SKIP: tl.constexpr,
-):  # fmt: skip
-    """Channels o_d [WIDTH] of head `i_g` of a row. Empty parts have m = -inf and l = 0; a row of only those gives zeros, or nothing (SKIP).
-    What other programs wrote is read past the L1.
-    """
-    o_p, o_s = tl.arange(0, PARTS_P2), tl.arange(0, STEP)
-    first = i_row.to(tl.int64) * parts
-    p_ml = ml + (first + o_p) * 2 * GROUP + i_g
-    b_m = tl.load(p_ml, mask=o_p < parts, other=-float("inf"), cache_modifier=".cg")
-    b_l = tl.load(p_ml + GROUP, mask=o_p < parts, other=0.0, cache_modifier=".cg")
-    b_o = tl.zeros([STEP, WIDTH], dtype=tl.float32)
-    m = tl.max(b_m, 0)
-    m = tl.where(m == -float("inf"), 0.0, m)
-    for p in range(0, PARTS_P2, STEP):
-        ok = p + o_s < parts
-        p_o = o + ((first + p + o_s[:, None]) * GROUP + i_g) * D + o_d[None, :]
-        b_part = tl.load(p_o, mask=ok[:, None], other=0.0, cache_modifier=".cg")
-        w = tl.exp2(tl.load(ml + (first + p + o_s) * 2 * GROUP + i_g, mask=ok, other=-float("inf"), cache_modifier=".cg") - m)
-        b_o += b_part * w[:, None]
-    total = tl.sum(b_l * tl.exp2(b_m - m), 0)
-    b_out = tl.sum(b_o, 0) / tl.where(total == 0.0, 1.0, total)
-    channel = o_d
-    if SKIP:
-        channel = tl.where(total != 0.0, o_d, D)
-    tl.store(out + (i_row.to(tl.int64) * GROUP + i_g) * D + o_d, b_out.to(out.dtype.element_ty), mask=channel < D)
-
-
-@triton.jit
 def _merge(
     o, ml, claims, out, parts,
     GROUP: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, PARTS_P2: tl.constexpr, STEP: tl.constexpr,
     SKIP: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """WIDTH channels of one query head of one row a program.
+    """WIDTH channels of one query head of one row a program. Empty parts have m = -inf and l = 0; a row of only those gives zeros, or
+    nothing (SKIP).
 
     Resets the work queue, so that the next call, or the next replay of a graph, finds it full.
     """
     i_row, i_g = tl.program_id(0) // GROUP, tl.program_id(0) % GROUP
-    o_d = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    o_p, o_s, o_d = tl.arange(0, PARTS_P2), tl.arange(0, STEP), tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    first = i_row.to(tl.int64) * parts
     launch.wait_for_previous(PDL)
     if tl.program_id(0) + tl.program_id(1) == 0:
         tl.store(claims, 0)
-    merge_parts(o, ml, out, i_row, i_g, o_d, parts, GROUP, D, WIDTH, PARTS_P2, STEP, SKIP)
+    p_ml = ml + (first + o_p) * 2 * GROUP + i_g
+    b_m = tl.load(p_ml, mask=o_p < parts, other=-float("inf"))
+    b_l = tl.load(p_ml + GROUP, mask=o_p < parts, other=0.0)
+    b_o = tl.zeros([STEP, WIDTH], dtype=tl.float32)
+    m = tl.max(b_m, 0)
+    m = tl.where(m == -float("inf"), 0.0, m)
+    for p in range(0, PARTS_P2, STEP):
+        ok = p + o_s < parts
+        b_part = tl.load(o + ((first + p + o_s[:, None]) * GROUP + i_g) * D + o_d[None, :], mask=ok[:, None], other=0.0)
+        w = tl.exp2(tl.load(ml + (first + p + o_s) * 2 * GROUP + i_g, mask=ok, other=-float("inf")) - m)
+        b_o += b_part * w[:, None]
+    total = tl.sum(b_l * tl.exp2(b_m - m), 0)
+    b_out = tl.sum(b_o, 0) / tl.where(total == 0.0, 1.0, total)
+    p_out = out + tl.program_id(0).to(tl.int64) * D + o_d
+    channel = o_d
+    if SKIP:
+        channel = tl.where(total != 0.0, o_d, D)
+    tl.store(p_out, b_out.to(out.dtype.element_ty), mask=channel < D)
 
 
 def merge(work: Workspace, out: torch.Tensor, rows: int, parts: int, group: int, skip_empty: bool = False) -> None:

@@ -52,25 +52,26 @@ def _sort_key(score, index):
 
 
 @triton.jit
-def block_of(key):
+def _index(key):
     """The block index in a sort key."""
     return (0xFFFFFFFF - (key & 0xFFFFFFFF)).to(tl.int32)
 
 
 @triton.jit
-def score_chunk(
-    q, data, scale, table, n, scores, keys, i_c, i_row, heads_kv, blocks, chunks, stride_q, stride_table,
+def _score(
+    q, data, scale, table, lens, scores, keys, heads_kv, blocks, chunks, stride_q, stride_table,
     GROUP: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr, SINK: tl.constexpr,
-    LOCAL: tl.constexpr, KIND: tl.constexpr, NATIVE: tl.constexpr, PAGED: tl.constexpr, PRECISION: tl.constexpr,
+    LOCAL: tl.constexpr, KIND: tl.constexpr, WIDEN: tl.constexpr, PAGED: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Scores of the blocks of chunk `i_c` of a row, whose sequence has n tokens, and the chunk's best key."""
+    i_c, i_row = tl.program_id(0), tl.program_id(1)
     i_b, i_h = i_row // heads_kv, i_row % heads_kv
     o_d, o_g = tl.arange(0, D), tl.arange(0, GP)
-    last_block = tl.cdiv(n, BLOCK) - LOCAL
+    launch.wait_for_previous(PDL)
+    last_block = tl.cdiv(tl.load(lens + i_b), BLOCK) - LOCAL
     o_block = i_c * CHUNK + tl.arange(0, CHUNK)
     ok = (o_block >= SINK) & (o_block < last_block)
     best = tl.full([], NONE, dtype=tl.int64)
-    if (not PAGED) or i_c * CHUNK < last_block:
+    if i_c * CHUNK < last_block:
         p_q = q + i_b.to(tl.int64) * stride_q + (i_h * GROUP + o_g[None, :]) * D + o_d[:, None]
         b_q = tl.load(p_q, mask=o_g[None, :] < GROUP, other=0.0)
         if KIND == 1:
@@ -83,13 +84,11 @@ def score_chunk(
         if PAGED:
             flat = tl.load(table + i_b.to(tl.int64) * stride_table + o_block, mask=ok, other=0).to(tl.int64) * heads_kv + i_h
         p_low = data + flat[:, None] * 2 * D + o_d[None, :]
-        there = ok
-        if not PAGED:  # reads beyond the end are harmless, and do not wait for the length
-            there = o_block < blocks
-        b_low = tl.load(p_low, mask=there[:, None], other=0)
-        b_high = tl.load(p_low + D, mask=there[:, None], other=0)
-        if KIND == 1:
-            b_low, b_high = widened(b_low, NATIVE), widened(b_high, NATIVE)
+        b_low = tl.load(p_low, mask=ok[:, None], other=0.0)
+        b_high = tl.load(p_low + D, mask=ok[:, None], other=0.0)
+        if WIDEN:
+            b_low, b_high = widened(b_low), widened(b_high)
+        b_low, b_high = b_low.to(b_q.dtype), b_high.to(b_q.dtype)
         wide = b_q.to(tl.float32)
         b_minus, b_plus = tl.minimum(wide, 0.0).to(b_q.dtype), tl.maximum(wide, 0.0).to(b_q.dtype)
         s = launch.dot(b_low, b_minus, tl.zeros([CHUNK, GP], dtype=tl.float32), PRECISION)
@@ -103,51 +102,28 @@ def score_chunk(
 
 
 @triton.jit
-def _score(
-    q, data, scale, table, lens, scores, keys, heads_kv, blocks, chunks, stride_q, stride_table,
-    GROUP: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr, SINK: tl.constexpr,
-    LOCAL: tl.constexpr, KIND: tl.constexpr, NATIVE: tl.constexpr, PAGED: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
-    i_c, i_row = tl.program_id(0), tl.program_id(1)
-    launch.wait_for_previous(PDL)
-    n = tl.load(lens + i_row // heads_kv)
-    score_chunk(q, data, scale, table, n, scores, keys, i_c, i_row, heads_kv, blocks, chunks, stride_q, stride_table,
-                GROUP, GP, D, BLOCK, CHUNK, SINK, LOCAL, KIND, NATIVE, PAGED, PRECISION)  # fmt: skip
-
-
-@triton.jit
-def best_keys(
-    n, scores, keys, i_row, blocks, chunks,
-    BLOCK: tl.constexpr, CHUNK: tl.constexpr, CHUNKS_P2: tl.constexpr, KP: tl.constexpr, SINK: tl.constexpr, LOCAL: tl.constexpr,
-):  # fmt: skip
-    """Keys of the KP best blocks of a row, best first, NONE beyond the last candidate. What other programs wrote is read past the L1."""
-    o_c = tl.arange(0, CHUNKS_P2)
-    last_block = tl.cdiv(n, BLOCK) - LOCAL
-    b_key = tl.load(keys + i_row * chunks + o_c, mask=o_c < chunks, other=NONE, cache_modifier=".cg")
-    best = tl.topk(b_key, KP)
-    chunk = block_of(best) // CHUNK
-    o_block = chunk[:, None] * CHUNK + tl.arange(0, CHUNK)[None, :]
-    ok = (best != NONE)[:, None] & (o_block >= SINK) & (o_block < last_block)
-    score = tl.load(scores + i_row.to(tl.int64) * blocks + o_block, mask=ok, other=0.0, cache_modifier=".cg")
-    return tl.topk(tl.reshape(tl.where(ok, _sort_key(score, o_block), NONE), [KP * CHUNK]), KP)
-
-
-@triton.jit
 def _pick(
     lens, scores, keys, selected, heads_kv, blocks, chunks,
     BLOCK: tl.constexpr, CHUNK: tl.constexpr, CHUNKS_P2: tl.constexpr, K: tl.constexpr, KP: tl.constexpr,
     SINK: tl.constexpr, LOCAL: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     i_row = tl.program_id(0)
-    o_k = tl.arange(0, KP)
+    o_c, o_k = tl.arange(0, CHUNKS_P2), tl.arange(0, KP)
     launch.wait_for_previous(PDL)
-    n = tl.load(lens + i_row // heads_kv)
+    last_block = tl.cdiv(tl.load(lens + i_row // heads_kv), BLOCK) - LOCAL
     p_selected = selected + i_row.to(tl.int64) * K + o_k
-    if tl.cdiv(n, BLOCK) - LOCAL <= SINK:  # nothing to sort: in a server most rows of a padded batch, and all of short sequences
+    if last_block <= SINK:  # nothing to sort: in a server most rows of a padded batch, and all of short sequences
         tl.store(p_selected, tl.full([KP], -1, dtype=tl.int32), mask=o_k < K)
     else:
-        best = best_keys(n, scores, keys, i_row, blocks, chunks, BLOCK, CHUNK, CHUNKS_P2, KP, SINK, LOCAL)
-        tl.store(p_selected, tl.where(best == NONE, -1, block_of(best)), mask=o_k < K)
+        b_key = tl.load(keys + i_row * chunks + o_c, mask=o_c < chunks, other=NONE)
+        best = tl.topk(b_key, KP)
+        chunk = _index(best) // CHUNK
+        o_block = chunk[:, None] * CHUNK + tl.arange(0, CHUNK)[None, :]
+        ok = (best != NONE)[:, None] & (o_block >= SINK) & (o_block < last_block)
+        score = tl.load(scores + i_row.to(tl.int64) * blocks + o_block, mask=ok, other=0.0)
+        b_key = tl.reshape(tl.where(ok, _sort_key(score, o_block), NONE), [KP * CHUNK])
+        final = tl.topk(b_key, KP)
+        tl.store(p_selected, tl.where(final == NONE, -1, _index(final)), mask=o_k < K)
 
 
 def select(
@@ -204,12 +180,13 @@ def select(
     if work.keys.numel() < rows * chunks or work.scores.numel() < rows * blocks:
         raise ValueError(f"workspace: holds {work.scores.numel()} scores, the call needs {rows * blocks} in {rows * chunks} chunks")
     scores = work.scores if scores is None else scores
+    widen = summaries.scale is not None and not launch.converts_e4m3()
     _score[(chunks, rows)](
-        q, summaries.raw, seq_lens if summaries.scale is None else summaries.scale, seq_lens if page_table is None else page_table,
-        seq_lens, scores, work.keys, heads_kv, blocks, chunks, q.stride(0),
+        q, summaries.raw if widen else summaries.data, seq_lens if summaries.scale is None else summaries.scale,
+        seq_lens if page_table is None else page_table, seq_lens, scores, work.keys, heads_kv, blocks, chunks, q.stride(0),
         0 if page_table is None else page_table.stride(0),
         GROUP=group, GP=max(16, triton.next_power_of_2(group)), D=d, BLOCK=summaries.block, CHUNK=chunk,
-        SINK=sink_blocks, LOCAL=local_blocks, KIND=KINDS.index(summaries.kind), NATIVE=launch.converts_e4m3(), PAGED=paged,
+        SINK=sink_blocks, LOCAL=local_blocks, KIND=KINDS.index(summaries.kind), WIDEN=widen, PAGED=paged,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32", num_warps=num_warps, **launch.options(),
     )  # fmt: skip
     k_padded = max(2, triton.next_power_of_2(k))  # the compiler's top-k leaves no tensor for one

@@ -22,6 +22,7 @@ from sim.cost.decode_step import decode_step_work
 from sim.cost.step_time import step_time_s
 from sim.errors import UsageError
 from sim.rates.source import RateSource
+from sim.rates.stack_rates import LAUNCHES
 from sim.specs.attention_policy import blocks, dense
 from sim.specs.decode_stack import ENGINE, KERNELS, STACKS
 from sim.specs.gpus import get_gpu
@@ -29,7 +30,6 @@ from sim.specs.hf_config import spec_from_config
 from sim.study.deployment import Deployment, Limits
 
 SHORT = 128  # tokens
-LAUNCHES = 3  # a layer, besides those that c1 counts: summary, gather, merge
 CELLS = {
     "qwen2.5-7b": [
         *((1, c) for c in (8192, 16384, 32768, 65536, 131072, 262144, 500000)),

@@ -15,11 +15,16 @@ import numpy as np
 import xarray as xr
 
 from kernels.sparse_decode import Settings
+from sim.closed_form.what_if import WhatIf, step_seconds
 from sim.errors import UsageError
+from sim.specs.attention_policy import blocks
+from sim.specs.decode_stack import SERVED_KERNELS
 from studies.predict_sparse_served import CELLS, deployment, without_selection_s
 
 MEASURED, PREDICTED = Path("scenarios/data/measured/validation"), Path("docs/data/predicted-sparse-served.csv")
-CHECKS = Path("docs/data/sparse-served-checks.json")
+CHECKS, ITERATIONS = Path("docs/data/sparse-served-checks.json"), Path("docs/data/sparse-served-iterations.csv")
+LABELS = {0: "dense-128", 32: "sparse-k32"}
+QUANTILES = (0.05, 0.5, 0.95)
 Key = tuple[int, int, int]  # batch, context, k
 
 
@@ -106,6 +111,39 @@ def checked(gpu: str) -> Iterator[str]:
         yield f"pages lost: {runs['pages'] - 1 - runs['free_pages_after']}"
 
 
+def served_ms(batch: int, context: int, model: str, gpu: str, k: int) -> tuple[float, float, float]:
+    """5 %, median and 95 % of a served step as `what-if` answers it."""
+    question = WhatIf(deployment(gpu, model), context, (batch,), (k,), stack=SERVED_KERNELS)
+    policy, draws = question.runner.policy(blocks(k)), question.rates().draws
+    low, middle, high = np.quantile(step_seconds(question, policy, batch, context, draws, np), QUANTILES)
+    return 1e3 * low, 1e3 * middle, 1e3 * high
+
+
+def served(gpu: str) -> Iterator[str]:
+    """Iterations of a server that decodes alone, beside what is answered of it; and what its clients saw of prompts that were cached."""
+    with ITERATIONS.open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["gpu"] == gpu]
+    if rows:
+        yield f"served, iterations of {rows[0]['model']} without prompts:"
+    for row in rows:
+        batch, context, k, step = int(row["decode_seqs"]), int(row["context_tokens"]), int(row["k_blocks"]), float(row["median_ms"])
+        line = f"{batch:4} x {context:6}  k {k or 'all':>3}  {step:6.2f} ms"
+        if k and context >= Settings(k=k).crossover(batch):
+            low, middle, high = served_ms(batch, context, row["model"], gpu, k)
+            line += f"  predicted {middle:6.2f} {100 * (middle / step - 1):+5.1f}%{' ' if low <= step <= high else '!'}"
+        yield line
+    for k, label in LABELS.items():
+        for path in sorted(MEASURED.glob(f"{gpu.lower()}_served_*_{label}.nc")):
+            with xr.open_dataset(path) as data:
+                name = [str(each) for each in data["name"].values]
+                mine = (data["experiment_index"].values == name.index("deep 8x3")) & (data["turn"].values > 0)
+                first, last = data["first_token_s"].values[mine], data["finish_s"].values[mine]
+                each = 1e3 * (last - first) / (data["output_tokens"].values[mine] - 1)
+                ok = f"{int(data['ok'].values.sum())} of {data.sizes['request']} requests of all loads complete"
+            token, request = np.median(each), np.median(last)
+            yield f"8 clients of 256K, cached, k {k or 'all':>3}: {token:5.2f} ms a token, {request:.2f} s a request;\n{ok}"
+
+
 @click.command()
 @click.argument("gpu")
 def main(gpu: str) -> None:
@@ -125,7 +163,7 @@ def main(gpu: str) -> None:
         within = f"{np.sum(np.abs(errors) <= 0.1)} within 10 %, {sum(inside for _, _, inside, _ in chosen)} in their 90 %"
         click.echo(f"{name}: {len(chosen)} cells, median error {100 * np.median(np.abs(errors)):.1f} %, {within}")
     click.echo(carried_over(gpu, "H200" if gpu == "H100" else "H100"))
-    for line in checked(gpu):
+    for line in (*checked(gpu), *served(gpu)):
         click.echo(line)
 
 

@@ -14,7 +14,7 @@ import gc
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ import click
 import numpy as np
 
 MODEL, LAYERS = "tiny-25m", 8
+NOTED = 50
 MAX_LEN, POOL = 3072, 72  # tokens; pages of 128: three of the longest requests
 
 
@@ -132,8 +133,10 @@ def add(llm: Any, name: str, prompt: list[int], tokens: int) -> None:
     llm.llm_engine.add_request(name, {"prompt_token_ids": prompt}, params)
 
 
-def run_schedules(llm: Any, count: int, deadline: float) -> dict[str, Any]:
-    """Random schedules one into the next: each 1 to 4 requests on one of six documents, arriving while others run."""
+def run_schedules(llm: Any, count: int, deadline: float, note: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """Random schedules one into the next: each 1 to 4 requests on one of six documents, arriving while others run. `note` gets the counts
+    of selections every NOTED schedules: a run that is ended early has them.
+    """
     import torch
 
     rng, watch = np.random.default_rng(1), Watch()
@@ -151,6 +154,8 @@ def run_schedules(llm: Any, count: int, deadline: float) -> dict[str, Any]:
         while len(scheduler.running) + len(scheduler.waiting) > rng.integers(1, 9):
             llm.llm_engine.step()
             steps += 1
+        if done % NOTED == 0:
+            note({"schedules": done, "compared": watch.compared, "differ": watch.differ, "beyond_rounding": watch.beyond_rounding})
         if done == 20:
             before = torch.cuda.memory_allocated()
         if time.perf_counter() > deadline:
@@ -222,7 +227,7 @@ def main(out: Path, schedules: int, seconds: float) -> None:
             )
             keep(same_cache=all(torch.equal(a, b) for a, b in zip(dense, whole, strict=True)), cache_bytes=sum(x.nbytes for x in dense))
         with engine(folder, "CUSTOM", few) as llm:
-            keep(schedules=run_schedules(llm, schedules, time.perf_counter() + seconds))
+            keep(schedules=run_schedules(llm, schedules, time.perf_counter() + seconds, lambda part: keep(schedules=part)))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from sim.closed_form.serving import OUTPUT_TOKENS, Serving, serving
 from sim.closed_form.ways import Way, recommend
 from sim.closed_form.what_if_options import Interval, Option, best_option, interval
 from sim.cost.batch import decode_batch
-from sim.cost.decode_step import decode_step_work
+from sim.cost.decode_step import decode_step_work, with_selection
 from sim.cost.provenance import outside_measured
 from sim.cost.rates import RateDraws, Rates
 from sim.cost.step_time import NAMES, binding_term, step_terms, step_time_s
@@ -131,6 +131,8 @@ class WhatIf(Shown):
         """Work per GPU of one decode step of `batch` sequences of `context` tokens each, on the question's stack."""
         d = self.deployment
         shape = decode_batch(d.model, batch, context, policy, xp)
+        if self.runner.in_engine:
+            return with_selection(self.runner, d.work(shape, policy), shape)
         return d.work(shape, policy) if self.runner.name == ENGINE else decode_step_work(self.runner, d.model, shape, d.precision, policy)
 
     def answer(self, rates: RateDraws | None = None) -> Answer:
@@ -382,7 +384,7 @@ def apart(q: WhatIf, rates: RateDraws) -> Any:
     """Factor [draw] between a dense step and a selecting one that the formula misses, of a stack whose single steps scatter around it. It
     is drawn from the error of a step; an engine's error is one of its whole run, which ratios lose.
     """
-    return 1.0 if q.runner.name == ENGINE or rates.error is None else np.asarray(rates.error)[::-1]
+    return 1.0 if q.runner.name == ENGINE or q.runner.in_engine or rates.error is None else np.asarray(rates.error)[::-1]
 
 
 def _crossovers(q: WhatIf, policy: AttentionPolicy, batch: int, rates: Rates, misfit: Any = 1.0) -> Array:

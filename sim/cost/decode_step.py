@@ -28,18 +28,24 @@ def decode_step_work(stack: DecodeStack, model: ModelSpec, shape: BatchShape, pr
         return work
     sequences: Any = shape.decode_seqs
     rows = 1.0 + (stack.several_rows - 1.0) * (sequences > 1.0)
-    doublings: Any = np.log2(np.maximum(shape.decode_context / sequences / FIRST_CONTEXT, 1.0))
-    more = (1.0 + stack.per_sequence * (sequences - 1.0)) * (1.0 + stack.per_doubling * doublings)
     link = work.link_bytes
     if policy.selects and policy.placement == "host":
         link = link * (policy.k * BLOCK_TOKENS / policy.keep_tokens)
-    return work._replace(
+    return with_selection(stack, work, shape)._replace(
         sequences=work.sequences * 0.0,  # a graph has no host work by sequence
         kernels=work.kernels * 0.0 + stack.layer_kernels * sum(group.count for group in model.groups) + 2.0,
         linear_bytes=work.linear_bytes * rows,
         head_bytes=work.head_bytes * rows,
         kv_bytes=work.kv_bytes + (work.link_bytes - link),
-        summary_bytes=work.summary_bytes * (stack.summary_bytes / FORMULA_SUMMARY_BYTES),
-        selected_units=work.selected_units * more,
         link_bytes=link,
+    )
+
+
+def with_selection(stack: DecodeStack, work: Work, shape: BatchShape) -> Work:
+    """The work with what a selection of the stack reads and does; an engine's own step remains what it is."""
+    sequences: Any = shape.decode_seqs
+    doublings: Any = np.log2(np.maximum(shape.decode_context / sequences / FIRST_CONTEXT, 1.0))
+    more = (1.0 + stack.per_sequence * (sequences - 1.0)) * (1.0 + stack.per_doubling * doublings)
+    return work._replace(
+        summary_bytes=work.summary_bytes * (stack.summary_bytes / FORMULA_SUMMARY_BYTES), selected_units=work.selected_units * more
     )

@@ -93,7 +93,7 @@ def priced() -> Iterator[str]:
         terms = step_terms(iteration_work(each.model, each.shape, *made_of), rates)
         total = float(total_s(terms))
         yield f"{total:.{SIGNIFICANT}e} " + " ".join(f"{round(value / total, SIGNIFICANT) + 0.0}" for value in terms)  # no -0.0
-    for stack in STACKS.values():
+    for stack in (each for each in STACKS.values() if not each.in_engine):  # no rate is learnt from steps of one in an engine
         for policy in map(stack.policy, (dense(), blocks(8), blocks(8, "host"))):
             shape = decode_batch(PLAIN, 2.0, 500_000.0, policy)
             terms = step_terms(decode_step_work(stack, PLAIN, shape, Precision(), policy), rates)

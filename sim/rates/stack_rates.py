@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sim.cost.provenance import Origin, Provenance
-from sim.cost.rates import RateDraws
+from sim.cost.rates import RateDraws, Rates
 from sim.errors import UsageError
 from sim.quantiles import median
 from sim.rates import posterior as files
 from sim.rates.priors import Prior, a10_gather_s, drawn, prior_rates, priors
 from sim.rates.source import RateSource
-from sim.specs.decode_stack import ENGINE, HARNESS, KERNELS, beyond_kernels, stack_named
+from sim.specs.decode_stack import ENGINE, HARNESS, KERNELS, SERVED_KERNELS, beyond_kernels, stack_named
 from sim.specs.gpu import GpuSpec
 from sim.specs.gpus import get_gpu
 from sim.specs.precision import Precision
@@ -42,6 +42,7 @@ OTHER_SHARE_SD, OTHER_SECONDS_SD = 0.06, 0.40
 # Log sd of a whole step on another machine with the same GPU: mean differences of two H100s and of three H200s in common cells have an rms
 # of 0.8 %. And on a GPU where no step was measured: declared.
 MACHINE_SD, ELSEWHERE_SD = 0.008, 0.03
+LAUNCHES = 3  # in an engine, of a layer that selects, besides those that c1 counts: summary, gather, merge
 HARNESS_GATHER_SD = 0.5  # log sd of the published host-side gather on another machine than the A10's
 
 
@@ -93,6 +94,8 @@ def stack_rates(name: str, deployment: Deployment, source: RateSource, draws: in
         raise UsageError(why)
     if not source.served:
         raise UsageError(f"stack {name}: a captured graph has no server, --in-process is of {ENGINE}")
+    if stack.in_engine:
+        return _in_engine(d, draws, source)
     if stack.name == HARNESS:
         return replace(_harness(d, draws, source.seed), stack=name)
     path = Path(source.posterior) if source.posterior is not None else _file(d.gpu)
@@ -112,6 +115,8 @@ def beyond(d: Deployment, stack: str) -> str:
     if stack_named(stack).name == ENGINE:
         return ""
     why = beyond_kernels(d.model, d.gpu, d.precision, d.tp, d.parallel, d.limits.lora is not None)
+    if stack_named(stack).in_engine and d.gpu.name not in MEASURED:
+        why = why or f"in vLLM they ran on {' and '.join(MEASURED)}"
     return f"no stack {stack} for {d.model.name} on {d.gpu.name}: {why}" if why else ""
 
 
@@ -131,6 +136,22 @@ def default_stack(d: Deployment, context: int, sparse: bool = False, served: boo
 
 def _file(gpu: GpuSpec) -> Path | None:
     return files.stack_posterior(gpu, KERNELS)
+
+
+def _in_engine(d: Deployment, draws: int, source: RateSource) -> RateDraws:
+    """The engine's rates, with what a selection costs the kernels, and LAUNCHES more a layer that selects."""
+    engine, kernels = stack_rates(ENGINE, d, source, draws), stack_rates(KERNELS, d, replace(source, posterior=None), draws)
+
+    def both(of: Rates, own: Rates) -> Rates:
+        return replace(of, c1_s=own.c1_s + LAUNCHES * own.kernel_s, c1_unit_s=own.c1_unit_s)
+
+    return replace(
+        engine,
+        point=both(engine.point, kernels.point),
+        draws=both(engine.draws, kernels.draws),
+        sources={**engine.sources, **{name: kernels.sources[name] for name in ("c1_s", "c1_unit_s")}},
+        stack=SERVED_KERNELS,
+    )
 
 
 def _harness(d: Deployment, draws: int, seed: int) -> RateDraws:

@@ -14,7 +14,7 @@ from sim.specs.model import ModelSpec
 from sim.specs.parallel import NO_PARALLEL, Parallel
 from sim.specs.precision import Precision
 
-ENGINE, KERNELS, HARNESS = "vllm", "kernels", "published-harness"
+ENGINE, KERNELS, SERVED_KERNELS, HARNESS = "vllm", "kernels", "vllm+kernels", "published-harness"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class DecodeStack:
     `local_tokens` is the local window of its selections. `summary_bytes` are bytes that a step scans per block, KV head and key channel
     (two bounds). `several_rows` is the time of reading weights for two or more sequences over that for one. What a selected block costs
     grows by `per_sequence` of itself with each further sequence, and by `per_doubling` with each doubling of the context beyond 8K.
-    `layer_kernels` launches a layer takes beside selection; None: as an engine's.
+    `layer_kernels` launches a layer takes beside selection; None: as an engine's. `in_engine`: the step is the engine's, all but attention.
     """
 
     name: str
@@ -38,6 +38,7 @@ class DecodeStack:
     per_sequence: float = 0.0
     per_doubling: float = 0.0
     layer_kernels: float | None = None
+    in_engine: bool = False
 
     def policy(self, policy: AttentionPolicy) -> AttentionPolicy:
         """A policy with the keep-set of this stack."""
@@ -74,6 +75,18 @@ STACKS = {
             per_sequence=0.09,
             per_doubling=0.04,
             layer_kernels=8.0,
+        ),
+        DecodeStack(
+            SERVED_KERNELS,
+            "a vLLM server with this project's attention backend",
+            ("dense", "blocks"),
+            False,
+            "to be had as its extra serve",
+            local_tokens=256,
+            summary_bytes=260 / 128,
+            per_sequence=0.09,
+            per_doubling=0.04,
+            in_engine=True,
         ),
         DecodeStack(HARNESS, "the harness of published reports", ("dense", "sink-window", "pages", "blocks"), True, "not to be had"),
     )

@@ -116,7 +116,8 @@ def _trust(a: Answer) -> str:
     span = best if best == worst else f"{best.removesuffix(worst[-2:])} to {worst}"
     q = a.question
     if q.runner.name != ENGINE:
-        return f"{_capital(q.runner.name)}: {q.runner.what}, {q.runner.available}. {_capital(a.rates.summary)}; steps within {span}."
+        name = q.runner.name if q.runner.in_engine else _capital(q.runner.name)
+        return f"{name}: {q.runner.what}, {q.runner.available}. {_capital(a.rates.summary)}; steps within {span}."
     return f"{grounds(q.deployment.gpu.name, a.rates.source)}; steps are known to within {span}."
 
 

@@ -1,5 +1,6 @@
 """A stack is priced by its own c0, c1, gather and link: own steps by what was measured, published rows by what was published."""
 
+import csv
 import json
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from sim.rates.posterior import stack_posterior
 from sim.rates.stack_rates import transferred_priors
 from sim.specs.gpus import get_gpu
 from sim.specs.precision import Precision
+from studies.score_sparse_served import served_ms
 from tests.cli import run
 
 ROOT = Path(__file__).resolve().parents[2] / "scenarios/data/measured"
@@ -157,3 +159,29 @@ def test_a_posterior_of_another_card_or_of_kernels_is_refused_where_it_does_not_
     simulated = run("simulate", "--gpu", "H100", "--num-prompts", "3", "--posterior", str(stack_posterior(get_gpu("H100"), "kernels")))
     assert simulated.stderr.count("\n") == 1
     assert "not of an engine" in simulated.stderr
+
+
+def served_iterations():
+    with (ROOT.parents[2] / "docs/data/sparse-served-iterations.csv").open(encoding="utf-8") as file:
+        return [row for row in csv.DictReader(file) if row["k_blocks"] == "32"]
+
+
+@pytest.mark.parametrize("row", served_iterations(), ids=lambda row: f"{row['decode_seqs']}x{row['context_tokens']}")
+def test_iterations_of_a_server_with_the_kernels_are_within_10_percent_and_inside(row):
+    """Measured after the formula stood; no rate was learnt from them."""
+    batch, context = int(row["decode_seqs"]), int(row["context_tokens"])
+    low, middle, high = served_ms(batch, context, row["model"], row["gpu"], 32)
+    assert low <= float(row["median_ms"]) <= high
+    assert middle == pytest.approx(float(row["median_ms"]), rel=0.1)
+
+
+def test_a_server_with_the_kernels_reads_everything_as_the_server_does():
+    of = {stack: WhatIf(Deployment.of("Qwen2.5-7B", "H100"), 131072, stack=stack, draws=50).answer() for stack in ("vllm", "vllm+kernels")}
+    steps = {stack: next(o.step_s for o in a.options if o.policy.kind == "dense") for stack, a in of.items()}
+    assert steps["vllm"] == steps["vllm+kernels"]
+
+
+def test_a_stack_that_a_gpu_has_not_is_one_line():
+    done = run("what-if", "--ctx", "256K", "--gpu", "A10", "--stack", "vllm+kernels")
+    assert (done.code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "in vLLM they ran on H100 and H200" in done.stderr
