@@ -1,0 +1,81 @@
+"""Planners' questions on fresh seeds at ten times the length: the count to buy holds, and the one below those that may do fails.
+
+    python -m studies.plan_holds [--only NUMBER] [--seeds 20]
+
+Each of `studies.plan_questions` is answered first. Its counts then serve loads and rates drawn anew, ten times as long as its trials.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from dataclasses import replace
+from typing import NamedTuple
+
+from sim.planning.question import Plan
+from sim.planning.trials import Here
+from simctl.commands.plan_command import command
+from simctl.from_options.questions import plan_of
+from studies.plan_questions import QUESTIONS
+
+FRESH = 100_000  # trials from this one on are none of a plan's
+TIMES = 10  # as long
+
+
+class Held(NamedTuple):
+    """The count that a plan buys, the fewest that may do, and how many fresh loads the first and the one below the second met."""
+
+    name: str
+    bought: int
+    fewest: int
+    met: int
+    below: int | None
+    seeds: int
+
+
+def question_of(options: str) -> Plan:
+    """The plan that options of `simctl plan` ask for."""
+    with command.make_context("plan", [*shlex.split(options), "--quick", "--no-progress"]) as context:
+        return plan_of(context.params)
+
+
+def held(question: Plan, seeds: int) -> Held | None:
+    """None where the plan names nothing."""
+    answer = question.answer()
+    plan, best = answer.plan, answer.plan.best
+    if best is None:
+        return None
+    fewest = plan.fewest(best).replicas if plan.winner else plan.at_least(best)
+
+    def met(count: int) -> int:
+        here = Here(plan.choices, plan.conditions, question.for_s)
+        here.one(best.choice, count, 0)
+        assert here._held is not None
+        load = here._held[1]
+        if load._first is not None:
+            load._first = replace(load._first, requests=TIMES * load._first.requests)
+        return sum(here.one(best.choice, count, FRESH + i).met for i in range(seeds))
+
+    below = met(fewest - 1) if fewest > 1 else None
+    return Held(plan.choices[best.choice].name, best.replicas, fewest, met(best.replicas), below, seeds)
+
+
+def main() -> None:
+    """A line a question."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", type=int, metavar="NUMBER")
+    parser.add_argument("--seeds", type=int, default=20)
+    given = parser.parse_args()
+    for number, question in enumerate(QUESTIONS, 1):
+        if given.only not in (None, number):
+            continue
+        found = held(question_of(question.options), given.seeds)
+        if found is None:
+            print(f"{number}. {question.words}: no count is named", flush=True)
+            continue
+        below = "" if found.below is None else f"; {found.fewest - 1}: {found.below} of {found.seeds}"
+        print(f"{number}. {question.words}: {found.bought} of {found.name}: {found.met} of {found.seeds}{below}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
