@@ -2,9 +2,9 @@
 
     python -m studies.learned_hosts [--check] [--json] [RUN ...]
 
-Every served run with an open loop and another load: its host is learnt from the lowest open loop, as `simctl validate` does of a log (with
+Every served run with an open loop and another load: its host is learnt from the lowest open loop, of which what is sure is kept (with
 --check as `simctl check --out` does, which asks for causes too), and its other loads are predicted as of a host never seen and as of the
-one learnt. Nothing of the run is in the overhead or the widths that both start from. Rules of learning are chosen on the servers of one
+one kept. Nothing of the run is in the overhead or the widths that both start from. Rules of learning are chosen on the servers of one
 half of the models (by the CRC of their names) and scored on the other half.
 """
 

@@ -10,7 +10,6 @@ import numpy as np
 from calibrate.served.alarms import cached_prompts
 from calibrate.served.figures import FigureScore, figure_scores
 from calibrate.served.host_fit import learn_host
-from calibrate.served.kept import kept
 from calibrate.served.overhead import ServedRates, as_learnt, fit_overhead, transferred
 from calibrate.served.replay import METRICS, Prediction, replay
 from calibrate.served.runs import Experiment, ServedRun
@@ -130,7 +129,7 @@ def _log(run: ServedRun, settings: ValidationSettings) -> ValidationReport:
         seen = replay(run, log, own.rates, own.host, draws=settings.draws)
         return _report(run, own, [_of_part(log, seen, slice(last, None))])
     never = packaged.elsewhere(None)
-    learnt = kept(learn_host(run, [part], in_process, never))
+    learnt = learn_host(run, [part], in_process, never).host  # of the same load: all of it
     choices = [replace(transferred(packaged.elsewhere(learnt), in_process), fitted_to=(part.name,)), transferred(never, in_process)]
     replays = [replay(run, log, served.rates, served.host, draws=settings.draws) for served in choices]
     judged = judging_part(log, first, last)
