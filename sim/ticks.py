@@ -5,29 +5,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 COMPLETION, ARRIVAL, DECISION = 0, 1, 2  # the order of events within one instant
 TICKS_PER_S = 2**43
 TICK_S = 2.0**-43
 MOST_TICKS = 2**62  # six days: what is added to an instant before the next look at it still fits into 64 bits
 
 
-class Stretch(NamedTuple):
-    """Decode iterations of one batch: the first takes `first` ticks, each next `increment` more, for `most`
-    iterations at most.
-    """
-
-    first: int
-    increment: int
-    most: int
-
-
 def to_ticks(seconds: float) -> int:
     """The tick nearest to a time in seconds."""
     return round(seconds * TICKS_PER_S)
-
-
-def elapsed(first: int, increment: int, n: int) -> int:
-    """Ticks that the first `n` iterations of a stretch take."""
-    return n * first + increment * (n * (n - 1) // 2)

@@ -45,7 +45,7 @@ class Part(NamedTuple):
     compiled: bool = False
 
 
-ENGINE = ("sim/engine/rows", "sim/engine/schedulers.py", "sim/engine/llamacpp.py", "sim/engine/loop.py", "sim/engine/overlap.py")
+ENGINE = ("sim/engine/rows", "sim/engine/schedulers.py", "sim/engine/loop.py", "sim/engine/overlap.py")
 PARTS = {
     "cost": Part(("sim/cost",), ("tests/price",), compiled=True),
     "cluster": Part(("sim/cluster",), ("tests/simulate",), compiled=True),

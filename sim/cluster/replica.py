@@ -16,7 +16,7 @@ from sim.cluster.clock import Clock
 from sim.cost.api_server import SendQueue
 from sim.engine.interface import Cancels, KeepsTime, Request, Scheduler, ShowsCache, StepCost
 from sim.engine.loop import Step, Wait, engine_loop
-from sim.engine.schedulers import SglangScheduler
+from sim.engine.schedulers import LlamaCppScheduler, SglangScheduler
 from sim.errors import SimctlError, UsageError
 from sim.results.record import RunLog
 from sim.ticks import DECISION
@@ -78,7 +78,7 @@ class SteppedEngine:
     @property
     def takes_kv(self) -> bool:
         """Whether the first blocks of a prompt may come from elsewhere: SGLang's radix tree is filled by its own requests alone."""
-        return isinstance(self.scheduler, ShowsCache) and not isinstance(self.scheduler, SglangScheduler)
+        return isinstance(self.scheduler, ShowsCache) and not isinstance(self.scheduler, SglangScheduler | LlamaCppScheduler)
 
     def gauges(self) -> tuple[int, int, int]:
         """Requests that wait and that run, and KV blocks in use."""

@@ -7,7 +7,6 @@ another, and of pp micro-batches in pp stages each needs all stages in turn.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -35,38 +34,6 @@ SUMS: tuple[str, ...] = (
     "head_pairs",
     "head_cached",
 )
-
-
-def cut(chunks: Sequence[Chunk], most: int) -> list[Chunk]:
-    """Chunks of at most `most` tokens; the rows to sample are the last ones."""
-    pieces: list[Chunk] = []
-    for tokens, end, rows in chunks:
-        start = end - tokens
-        while tokens > most:
-            start, tokens = start + most, tokens - most
-            pieces.append((most, start, 0))
-        pieces.append((tokens, end, rows))
-    return pieces
-
-
-def heaviest(chunks: Sequence[Chunk], batch: int, parts: int) -> tuple[int, list[Chunk], int]:
-    """(decodes, chunks, tokens of all parts) of the part with the most tokens, `batch` decodes shared out evenly among `parts`."""
-    decodes = -(-batch // parts)
-    loads = [[decodes if part < batch - (decodes - 1) * parts else decodes - 1, part] for part in range(parts)] if batch else []
-    loads = loads or [[0, part] for part in range(parts)]
-    given: list[list[Chunk]] = [[] for _ in range(parts)]
-    own = [load for load, _ in loads]
-    for chunk in sorted(chunks, reverse=True):
-        lightest = min(loads)
-        lightest[0] += chunk[0]
-        given[lightest[1]].append(chunk)
-    part = max(loads)[1]
-    return own[part], given[part], sum(load for load, _ in loads)
-
-
-def other_rows(total: float, heaviest_rows: float, parallel: Parallel) -> float:
-    """Rows of the other ranks' parts in the same micro-batch, of `total` in all parts."""
-    return 0.0 if parallel.dp == 1 else max(total / parallel.pp - heaviest_rows, 0.0)
 
 
 def share_of(shape: BatchShape, parallel: Parallel) -> BatchShape:

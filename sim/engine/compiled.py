@@ -80,7 +80,6 @@ _FORMULA: tuple[Any, ...] = (
     iteration.late_share,
     iteration.on_chord,
     iteration.staged_s,
-    ticks.elapsed,
     ticks.to_ticks,
 )
 # modules of the engine, those that are called before those that call them

@@ -58,7 +58,7 @@ def _sglang_settings(config: EngineConfig, host: HostWork) -> dict[str, Any]:
 
 
 def _llamacpp_settings(config: EngineConfig, host: HostWork) -> dict[str, Any]:
-    from sim.engine.llamacpp import LlamaCppOptions
+    from sim.engine.llamacpp_options import LlamaCppOptions
 
     own = LlamaCppOptions.of(config)
     return {"micro_batch": own.n_ubatch, "streams": not own.kv_unified}
@@ -95,7 +95,7 @@ def _sglang(config: EngineConfig) -> Scheduler:
 
 
 def _llamacpp(config: EngineConfig) -> Scheduler:
-    from sim.engine.llamacpp import LlamaCppScheduler
+    from sim.engine.schedulers import LlamaCppScheduler
 
     return LlamaCppScheduler(config)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,15 +23,22 @@ from sim.engine.rows.vllm import cancel
 from sim.engine.rows.waiting import add
 from sim.engine.sglang_options import SglangOptions
 from sim.engine.speculative import Speculation
+from sim.errors import UsageError
 
 
 class _Stepped:
-    """Decisions one by one. Requests carry their progress as of the last iteration that is complete."""
+    """Decisions one by one, of an `engine`, whatever a class derived from it is called. Requests carry their progress as of the last
+    iteration that is complete.
+    """
+
+    engine = "vllm"
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
         nothing = np.zeros(0, dtype=np.int64)
-        self._e = make_core(config, None, at.records(at.RequestRow, 0), nothing, most_tokens=config.max_model_len, keep=True)
+        self._e = make_core(
+            replace(config, scheduler=self.engine), None, at.records(at.RequestRow, 0), nothing, most_tokens=config.max_model_len, keep=True
+        )
         self._s: at.EngineRow = self._e.engines[0]
         self._requests: list[Request] = []
         self._rows: dict[Request, int] = {}
@@ -132,18 +140,23 @@ class _Stepped:
         begin = s.first_share + i * (s.seqs + 1)
         shares = [e.shares[place] for place in range(begin, begin + it.shares)]
         scheduled = [(self._requests[share.request], int(share.tokens)) for share in shares]
-        admitted = [request for request, _ in scheduled[it.shares - it.admitted :]]
+        admitted = self._admitted(scheduled, it.admitted)
         for request in admitted:
             row = e.requests[self._rows[request]]
             request.computed_tokens = row.computed - row.under_way
             if row.cached >= 0:
                 request.cached_tokens, request.host_cached_tokens = row.cached, row.host_cached
         shared = it.shared * s.block, it.common * s.block
-        found = Iteration(scheduled, admitted, self._take_evicted(), int(it.tokens), shared=shared, short_of=int(it.lacks))
+        places = [e.requests[share.request].seat for share in shares]
+        found = Iteration(scheduled, admitted, self._take_evicted(), int(it.tokens), shared, places, int(it.lacks))
         self._decided.append((found, i))
         if s.under_way == at.NOBODY:
             s.under_way = i
         return found
+
+    def _admitted(self, scheduled: list[tuple[Request, int]], count: int) -> list[Request]:
+        """The requests that a decision has just let in, so many: the last ones of its shares."""
+        return [request for request, _ in scheduled[len(scheduled) - count :]]
 
     def _take_evicted(self) -> list[Request]:
         evicted, self._evicted = self._evicted, []
@@ -235,6 +248,8 @@ class AsyncVllmScheduler(VllmScheduler):
 class SglangScheduler(_Stepped):
     """SGLang's scheduler, deciding a batch when the one before it is complete."""
 
+    engine = "sglang"
+
     def __init__(self, config: EngineConfig) -> None:
         super().__init__(config)
         self._options = SglangOptions.of(config)
@@ -262,3 +277,33 @@ class OverlapSglangScheduler(SglangScheduler):
     def ahead(self) -> Iteration | None:
         """Decide what runs after the batch under way; None when nothing can. Called before its `complete`."""
         return self._decide()
+
+
+class LlamaCppScheduler(_Stepped):
+    """The scheduler of llama.cpp's server."""
+
+    engine = "llamacpp"
+
+    def __init__(self, config: EngineConfig) -> None:
+        super().__init__(config)
+        self._seated: set[Request] = set()
+
+    def add(self, request: Request) -> None:
+        """Queue a request. Raises UsageError when it does not fit a slot."""
+        check_fits(request, self.config)
+        super().add(request)
+
+    @property
+    def slots(self) -> list[Request | None]:
+        """The request in each slot."""
+        first = self._s.first_running
+        return [None if r == at.NOBODY else self._requests[r] for r in self._e.running[first : first + self._s.seqs]]
+
+    def cached_blocks(self, request: Request) -> int:
+        """Raises UsageError: what a slot would have depends on which one is taken."""
+        raise UsageError("this engine does not show its prefix cache to routers and networks; vllm and sglang do")
+
+    def _admitted(self, scheduled: list[tuple[Request, int]], count: int) -> list[Request]:
+        """Those that took a slot, whether they got tokens or not."""
+        before, self._seated = self._seated, {request for request in self.slots if request is not None}
+        return sorted(self._seated - before, key=self._rows.__getitem__)

@@ -25,11 +25,11 @@ from sim.cluster.router import make_router
 from sim.cost.api_server import departures
 from sim.engine import compiled
 from sim.engine.config import EngineConfig
+from sim.engine.iteration_cost import IterationCost
 from sim.engine.rows.layout import RequestRow, dtype_of
 from sim.engine.rows.made import requests_of, uncovered
 from sim.engine.rows.runs import serve
 from sim.engine.rows.served import Expanded, LazyColumns, Served
-from sim.engine.step_clock import IterationCost
 from sim.rates.serving import HostRates
 from sim.results.record import (
     CHUNK_COLUMNS,

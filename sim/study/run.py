@@ -19,12 +19,12 @@ from sim.engine.compiled import worth
 from sim.engine.config import EngineConfig
 from sim.engine.fits import check_admitted, check_fits
 from sim.engine.interface import Request
+from sim.engine.iteration_cost import IterationCost
 from sim.engine.registry import make_scheduler
 from sim.engine.rows.engine import RowsEngine
 from sim.engine.rows.made import uncovered
 from sim.engine.schedulers import VllmScheduler
 from sim.engine.sglang_options import SglangOptions
-from sim.engine.step_clock import IterationCost
 from sim.errors import UsageError
 from sim.results.record import RunRecord
 from sim.study.deployment import mean_context, plan_engine, with_adapters

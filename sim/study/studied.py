@@ -9,8 +9,9 @@ from typing import Any
 
 from sim.cost.rates import RateDraws, Rates
 from sim.engine.config import EngineConfig
+from sim.engine.iteration_cost import IterationCost
 from sim.engine.registry import step_settings
-from sim.engine.step_clock import IterationCost, StepTime
+from sim.engine.step_clock import StepTime
 from sim.errors import UsageError
 from sim.rates.serving import HostRates
 from sim.results.power import PoweredServer

@@ -14,15 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.cost.parts import Chunk
+from sim.cost.batch import BatchShape
 from sim.cost.rates import Rates
 from sim.cost.step_time import step_time_s
 from sim.cost.work import Work
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Iteration, Scheduler
-from sim.engine.llamacpp import LlamaCppScheduler
-from sim.engine.schedulers import VllmScheduler
-from sim.engine.step_clock import StepTime, split
+from sim.engine.iteration_cost import IterationCost
+from sim.engine.schedulers import LlamaCppScheduler, VllmScheduler
 from sim.rates.priors import prior_rates
 from sim.specs.drafts import draft_head
 from sim.specs.gpus import get_gpu
@@ -107,26 +106,25 @@ def served_rows(engine: str, model: str) -> list[ServedRow]:
 
 
 @functools.cache
-def steps(engine: str, model: str) -> StepTime:
+def steps(engine: str, model: str) -> IterationCost:
     """Prices of iterations: llama.cpp's in micro-batches of streams, vLLM's padded to captured graphs. Only shapes and work are asked."""
     settings: dict[str, Any] = {"gpu": get_gpu("GB10")} if engine == "vllm" else {"micro_batch": UBATCH, "streams": True}
     return _priced_by_shape(get_model(GB10_MODELS[model]), settings)
 
 
-def steps_of_head(model: str) -> StepTime:
+def steps_of_head(model: str) -> IterationCost:
     """The same for a model's own head of multi-token prediction, under llama.cpp."""
     return _priced_by_shape(draft_head(get_model(GB10_MODELS[model]), "mtp"), {"micro_batch": UBATCH, "streams": True})
 
 
-def _priced_by_shape(model: ModelSpec, settings: Mapping[str, Any]) -> StepTime:
+def _priced_by_shape(model: ModelSpec, settings: Mapping[str, Any]) -> IterationCost:
     precision = Precision("nvfp4", "bf16")
-    return StepTime(model, precision, prior_rates(get_gpu("GB10"), precision, draws=1).point, **settings)
+    return IterationCost(model, precision, prior_rates(get_gpu("GB10"), precision, draws=1).point, **settings)
 
 
-def works(engine: str, model: str, contexts: list[int], chunks: list[Chunk], places: Sequence[int]) -> list[Work]:
+def works(pricing: IterationCost, batches: Sequence[BatchShape]) -> list[Work]:
     """The pieces that one iteration is computed as."""
-    pricing = steps(engine, model)
-    return [pricing.work(shape) for shape in pricing.shapes(contexts, chunks, places)]
+    return [pricing.steps.work(shape) for shape in batches]
 
 
 def stacked(pieces: Sequence[Work]) -> Work:
@@ -155,12 +153,13 @@ def replay(engine: str, model: str, clients: int, prompt_tokens: int, settings: 
         scheduler = LlamaCppScheduler(
             EngineConfig("llamacpp", max_num_seqs=clients, max_num_batched_tokens=2048, max_model_len=512, options=options)
         )
+    pricing = steps(engine, model)
     pieces: list[Work] = []
     starts: list[int] = []
 
     def record(iteration: Iteration) -> int:
         starts.append(len(pieces))
-        pieces.extend(works(engine, model, *split(iteration), iteration.places))
+        pieces.extend(works(pricing, pricing.batches(iteration)))
         return 1
 
     _, first = first_tokens(scheduler, burst(clients, prompt_tokens), record, max(clients // 4, 1))

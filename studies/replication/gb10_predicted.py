@@ -7,7 +7,7 @@ from scipy.stats import binom
 
 from studies.reference_tables import table
 from studies.replication.claims import Claim, compared, held
-from studies.replication.gb10_bursts import ENGINES, FIGURES, LLAMA, priced, replay, steps_of_head, works
+from studies.replication.gb10_bursts import ENGINES, FIGURES, LLAMA, priced, replay, steps, steps_of_head, works
 from studies.replication.gb10_runs import PROMPTS, options
 from studies.replication.gb10_serving import Half, engine_rates, half
 
@@ -71,7 +71,8 @@ def _true_decode(name: str, h: Half) -> Claim:
     row = next(r for r in table("gb10", "decode_difference_method") if (r["engine"], r["model"]) == (h.engine, h.model))
     batch, printed = int(row["npl_batch"]), float(row["true_decode_tps"])
     # llama.cpp's bench samples no token: none of a server's cost per sequence
-    pieces = works(h.engine, h.model, [BENCH_CONTEXT] * batch, [], range(batch))
+    model = steps(h.engine, h.model)
+    pieces = works(model, model.batches_of([BENCH_CONTEXT] * batch, [], range(batch)))
     pieces = [work._replace(sequences=0.0) for work in pieces] if h.engine == LLAMA else pieces
     draws = batch / priced(pieces, h.rates).sum(0, keepdims=True)
     return held(
@@ -118,16 +119,16 @@ def _drafts(name: str) -> Claim:
 
     Recorded batches have four rows a client (gb10/mtp_step_shapes.csv), and no graph of a step with drafts was used again.
     """
-    rates, head = engine_rates(LLAMA), steps_of_head("moe")
+    rates, head, model = engine_rates(LLAMA), steps_of_head("moe"), steps(LLAMA, "moe")
     accepted = float(next(r["mean_acceptance_len"] for r in table("gb10", "mtp_counters") if r["mean_acceptance_len"]))
     verified = (DRAFTS + 1, DRAFT_CONTEXT + DRAFTS + 1, DRAFTS + 1)
-    drafting = DRAFTS * priced([head.work(shape) for shape in head.shapes([DRAFT_CONTEXT], [], [0])], rates).sum(0)
+    drafting = DRAFTS * priced(works(head, head.batches_of([DRAFT_CONTEXT], [], [0])), rates).sum(0)
     printed, mine = [], []
     for clients in (8, 32, 128):
         rows = [r for r in table("gb10", "serving") if (r["phase"], r["n_concurrent"]) == ("62", str(clients))]
         printed.append(float(rows[1]["decode_agg_tps"]) / float(rows[0]["decode_agg_tps"]))
-        plain = priced(works(LLAMA, "moe", [DRAFT_CONTEXT] * clients, [], range(clients)), rates).sum(0)
-        verifying = priced(works(LLAMA, "moe", [], [verified] * clients, range(clients)), rates).sum(0)
+        plain = priced(works(model, model.batches_of([DRAFT_CONTEXT] * clients, [], range(clients))), rates).sum(0)
+        verifying = priced(works(model, model.batches_of([], [verified] * clients, range(clients))), rates).sum(0)
         mine.append(accepted * plain / (verifying + clients * drafting))
     return held(
         name,

@@ -20,7 +20,7 @@ from typing import Any
 
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Iteration, Request, Scheduler
-from sim.engine.llamacpp import LlamaCppScheduler
+from sim.engine.schedulers import LlamaCppScheduler
 from sim.ticks import TICK_S
 
 GENERATED = 64

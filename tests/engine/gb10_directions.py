@@ -17,7 +17,7 @@ import functools
 from dataclasses import dataclass, replace
 from statistics import mean, stdev
 
-from sim.engine.step_clock import StepTime
+from sim.engine.iteration_cost import IterationCost
 from sim.rates.priors import prior_rates
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
@@ -91,11 +91,11 @@ class Difference:
 
 
 @functools.cache
-def steps(model: str) -> StepTime:
+def steps(model: str) -> IterationCost:
     """Step times of the served model on a GB10."""
     spec, precision = get_model(MODELS[model]), Precision("nvfp4", "bf16")
     rates = prior_rates(get_gpu("GB10"), precision, draws=2).point
-    return StepTime(
+    return IterationCost(
         spec, precision, replace(rates, linear_flops_per_s=2.0 * spec.active_params * PREFILL_TPS[model]), micro_batch=512, streams=True
     )
 
@@ -103,7 +103,7 @@ def steps(model: str) -> StepTime:
 @functools.cache
 def run(model: str, clients: str, variant: str, first: int) -> dict[str, float]:
     """Served metrics with `first` requests in slots at the first decision."""
-    return served(int(clients), PROMPTS[model, clients], options(variant), steps(model).iteration, first)[1]
+    return served(int(clients), PROMPTS[model, clients], options(variant), lambda iteration: steps(model)(iteration).ticks, first)[1]
 
 
 def ours(row: Row) -> dict[str, float]:

@@ -23,10 +23,10 @@ from sim.cost.graphs import sglang_sizes
 from sim.engine import compiled
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Request
+from sim.engine.iteration_cost import IterationCost
 from sim.engine.overlap import NO_WORK, HostWork
 from sim.engine.registry import make_scheduler
 from sim.engine.rows.engine import RowsEngine
-from sim.engine.step_clock import IterationCost
 from sim.errors import UsageError
 from sim.rates.serving import NO_HOST, HostRates
 from sim.results.record import RunRecord

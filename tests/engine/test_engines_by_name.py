@@ -49,6 +49,14 @@ def test_a_class_of_the_users_own_is_found_by_its_path() -> None:
     assert first.request_id == "c"
 
 
+def test_a_class_derived_from_vllms_decides_as_vllm_does() -> None:
+    scheduler = make_scheduler(EngineConfig(scheduler=f"{__name__}.LastComeFirst"))
+    scheduler.add(Request("a", 0.0, 10, 5))
+    scheduler.complete(scheduler.schedule())
+    scheduler.add(Request("b", 0.0, 20, 5))
+    assert sorted(tokens for _, tokens in scheduler.schedule().scheduled) == [1, 20]  # SGLang would hold the decode back
+
+
 @pytest.mark.parametrize(
     ("name", "limits", "reason"),
     [

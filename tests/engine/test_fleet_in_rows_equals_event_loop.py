@@ -26,10 +26,10 @@ from sim.cost.batch import BatchShape
 from sim.cost.step_time import step_terms
 from sim.engine import compiled
 from sim.engine.config import EngineConfig
+from sim.engine.iteration_cost import IterationCost
 from sim.engine.registry import make_scheduler
 from sim.engine.rows.made import uncovered
 from sim.engine.rows.served import Expanded
-from sim.engine.step_clock import IterationCost
 from sim.rates.serving import HostRates
 from sim.results.record import AT_ENGINE, RunRecord
 from sim.study.direct import serve_directly

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from sim.cost.attention import reread
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Iteration, Request
+from sim.engine.iteration_cost import IterationCost
 from sim.engine.schedulers import SglangScheduler, VllmScheduler
-from sim.engine.step_clock import StepTime, charged
+from sim.engine.step_clock import charged
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 from sim.specs.precision import Precision
@@ -57,12 +58,13 @@ def test_what_all_but_one_holder_read_is_counted_until_they_leave() -> None:
 
 
 def test_decodes_of_one_prefix_cost_as_much_as_their_charged_tokens() -> None:
-    steps = StepTime(QWEN_7B, Precision(), plausible_rates())
+    cost = IterationCost(QWEN_7B, Precision(), plausible_rates())
     (_, together), (_, apart) = decodes(PREFIX), decodes(0)
     held, full = (sum(r.computed_tokens for r, _ in each.scheduled) for each in (together, apart))
     assert apart.shared == (0, 0)
-    assert steps.iteration(apart) == steps.stretch(8, full).first
-    assert steps.iteration(together) == steps.stretch(8, held - 3 * 7 * PREFIX // 5).first < steps.iteration(apart)
+    (alone,), (shared,) = cost.batches(apart), cost.batches(together)
+    assert (alone.decode_context, shared.decode_context) == (full, held - 3 * 7 * PREFIX // 5)
+    assert cost(together).ticks < cost(apart).ticks
 
 
 @given(context=st.integers(64, 2**20), batch=st.integers(1, 64), chunks=st.integers(0, 8), shared=st.integers(0, 2**22))
@@ -94,10 +96,10 @@ def test_l2_feeds_the_same_chip_as_quickly_beside_quicker_memory() -> None:
 
 @pytest.mark.parametrize("beside", [0, 512])
 def test_a_mixed_iteration_charges_its_chunks_in_full(beside: int) -> None:
-    steps = StepTime(QWEN_7B, Precision(), plausible_rates())
+    cost = IterationCost(QWEN_7B, Precision(), plausible_rates())
     chunks = [(beside, beside, 1)] if beside else []
     whole, shared = (
-        [step.decode_context, step.prefill_context] for tokens in (0, 5000) for step in steps.shapes([4000] * 4, chunks, (), (tokens, 0))
+        [each.decode_context, each.prefill_context] for tokens in (0, 5000) for each in cost.batches_of([4000] * 4, chunks, (), (tokens, 0))
     )
     assert whole[1] == shared[1] == float(beside)
     assert whole[0] - shared[0] == 3 * 5000 * 4 // (5 * (4 + len(chunks)))

@@ -6,7 +6,7 @@ import pytest
 
 from sim.engine.config import EngineConfig
 from sim.engine.interface import BUDGET, SLOTS, Request
-from sim.engine.llamacpp import LlamaCppScheduler
+from sim.engine.schedulers import LlamaCppScheduler
 
 BLOCK = 16
 CONFIG = EngineConfig("llamacpp", num_gpu_blocks=65, block_size=BLOCK, max_num_seqs=3, max_model_len=320, enable_prefix_caching=True)

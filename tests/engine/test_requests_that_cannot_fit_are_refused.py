@@ -4,10 +4,9 @@ import pytest
 
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Request
-from sim.engine.llamacpp import LlamaCppScheduler
+from sim.engine.iteration_cost import IterationCost
 from sim.engine.rows.engine import RowsEngine
-from sim.engine.schedulers import VllmScheduler
-from sim.engine.step_clock import IterationCost
+from sim.engine.schedulers import LlamaCppScheduler, VllmScheduler
 from sim.errors import UsageError
 from sim.specs.precision import Precision
 from tests.price.shapes import QWEN_7B, plausible_rates

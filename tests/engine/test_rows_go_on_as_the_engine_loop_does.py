@@ -18,6 +18,7 @@ from sim.cost.graphs import sglang_sizes
 from sim.engine.config import EngineConfig
 from sim.engine.host_tier import HostLink
 from sim.engine.interface import KeepsTime, Request
+from sim.engine.iteration_cost import IterationCost
 from sim.engine.loop import Step, engine_loop
 from sim.engine.overlap import NO_WORK, HostWork
 from sim.engine.registry import make_scheduler
@@ -25,7 +26,7 @@ from sim.engine.rows import layout as at
 from sim.engine.rows.loop import serve
 from sim.engine.rows.made import fail, given_of, luck_of, make_core, requests_of
 from sim.engine.schedulers import VllmScheduler
-from sim.engine.step_clock import IterationCost, StepTime
+from sim.engine.step_clock import StepTime
 from sim.specs.attention_policy import blocks, dense, pages, sink_window
 from sim.specs.models import get_model
 from sim.specs.parallel import Parallel

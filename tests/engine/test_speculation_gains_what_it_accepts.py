@@ -9,13 +9,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from sim.cost.batch import decode_batch
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Iteration, Request
+from sim.engine.iteration_cost import IterationCost
 from sim.engine.rows.drafts import luck as draw
 from sim.engine.rows.made import luck_of
 from sim.engine.schedulers import VllmScheduler
 from sim.engine.speculative import Speculation
-from sim.engine.step_clock import StepTime, split
+from sim.engine.step_clock import StepTime
 from sim.errors import UsageError
 from sim.specs.precision import Precision
 from sim.ticks import TICK_S
@@ -24,13 +26,13 @@ from tests.price.shapes import QWEN_7B, plausible_rates
 from tests.simulate.runs import serve
 
 RATES = plausible_rates()
-STEPS = StepTime(QWEN_7B, Precision(), RATES)
+COST = IterationCost(QWEN_7B, Precision(), RATES)
 
 
-def run(options: dict[str, float], steps: StepTime = STEPS, count: int = 8, output: int = 400):
+def run(options: dict[str, float], cost: IterationCost = COST, count: int = 8, output: int = 400):
     config = EngineConfig(max_model_len=4096, options=options)
     requests = [Request(str(i), 0.0, 64, output) for i in range(count)]
-    return serve(requests, VllmScheduler(config), steps.iteration), requests
+    return serve(requests, VllmScheduler(config), lambda iteration: cost(iteration).ticks), requests
 
 
 def expected_tokens(drafts: Speculation) -> float:
@@ -113,14 +115,14 @@ def test_drafters_take_kv_slots_budget_and_hits(drafter: str, version: str, rows
 
 
 def test_lost_graphs_launch_every_kernel_of_a_verification_and_of_nothing_else() -> None:
-    lost = StepTime(QWEN_7B, Precision(), RATES, graph_reuse=False)
+    lost = IterationCost(QWEN_7B, Precision(), RATES, graph_reuse=False)
     verifying = Iteration([(Request("r", 0.0, 100, 50, computed_tokens=109, generated_tokens=10), 4)])
     plain = Iteration([(Request("r", 0.0, 100, 50, computed_tokens=109, generated_tokens=10), 1)])
-    assert lost.iteration(plain) == STEPS.iteration(plain)
-    (shape,) = lost.shapes(*split(verifying))
+    assert lost(plain) == COST(plain)
+    (shape,) = lost.batches(verifying)
     assert (shape.eager, shape.padding) == (1.0, 0.0)
     launching_s = QWEN_7B.layers * RATES.launch_layer_s
-    longer_s = (lost.iteration(verifying) - STEPS.iteration(verifying)) * TICK_S
+    longer_s = (lost(verifying).ticks - COST(verifying).ticks) * TICK_S
     # what launching takes shows as far as it outlasts the GPU
     assert 0.0 < longer_s < launching_s
 
@@ -140,11 +142,11 @@ def test_good_drafts_pay_at_a_small_batch_and_bad_ones_cost() -> None:
 
 def test_a_verification_is_priced_as_rows_of_one_pass_without_prefill_cost() -> None:
     request = Request("r", 0.0, 100, 50, computed_tokens=109, generated_tokens=10)
-    contexts, chunks = split(Iteration([(request, 4)]))
-    assert (contexts, chunks) == ([], [(4, 113, 4)])
-    steps = StepTime(QWEN_7B, Precision(), replace(RATES, launch_layer_s=1e-9))  # a verification is one graph, prefill is in pieces
-    verified = steps.iteration(Iteration([(request, 4)])) * TICK_S
-    prefill = steps.mixed(0, 0, 0, 0, [(4, 113, 1)]) * TICK_S
+    cost = IterationCost(QWEN_7B, Precision(), replace(RATES, launch_layer_s=1e-9))  # a verification is one graph, prefill is in pieces
+    (shape,) = cost.batches(Iteration([(request, 4)]))
+    assert (shape.decode_seqs, shape.prefill_tokens, shape.sampled, shape.has_prefill) == (0.0, 4.0, 4.0, 0.0)
+    verified = cost(Iteration([(request, 4)])).ticks * TICK_S
+    prefill = cost(Iteration([(Request("r", 0.0, 113, 50, computed_tokens=109), 4)])).ticks * TICK_S
     head_s = 3 * 2 * QWEN_7B.lm_head_params / RATES.linear_flops_per_s
     assert prefill - verified == pytest.approx(RATES.c_prefill_s, abs=head_s)
 
@@ -152,12 +154,12 @@ def test_a_verification_is_priced_as_rows_of_one_pass_without_prefill_cost() -> 
 def test_drafting_and_lost_graphs_are_charged_per_verification() -> None:
     request = Request("r", 0.0, 100, 50, computed_tokens=109, generated_tokens=10)
     iteration = Iteration([(request, 4)])
-    slow = StepTime(QWEN_7B, Precision(), RATES, verify_s=0.002, verify_seq_s=0.001)
-    assert slow.iteration(iteration) * TICK_S == pytest.approx(STEPS.iteration(iteration) * TICK_S + 0.003)
+    slow = IterationCost(QWEN_7B, Precision(), RATES, verify_s=0.002, verify_seq_s=0.001)
+    assert slow(iteration).ticks * TICK_S == pytest.approx(COST(iteration).ticks * TICK_S + 0.003)
     small = StepTime(replace(QWEN_7B, groups=(replace(QWEN_7B.groups[0], count=2),)), Precision(), RATES)
-    drafted = StepTime(QWEN_7B, Precision(), RATES, draft=small)
-    one_draft_s = small.stretch(1, 109).first * TICK_S
-    assert drafted.iteration(iteration) * TICK_S == pytest.approx(STEPS.iteration(iteration) * TICK_S + 3 * one_draft_s, rel=1e-6)
+    drafted = IterationCost(QWEN_7B, Precision(), RATES, draft=small)
+    one_draft_s = small.priced(decode_batch(small.model, 1.0, 109.0)) * TICK_S
+    assert drafted(iteration).ticks * TICK_S == pytest.approx(COST(iteration).ticks * TICK_S + 3 * one_draft_s, rel=1e-6)
 
 
 @pytest.mark.parametrize("options", [{"drafts": 1}, {"draft_tokens": -1}, {"draft_tokens": 100}, {"acceptance": 1.5}])

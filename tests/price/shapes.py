@@ -1,9 +1,12 @@
 """Small models of every kind, and strategies for shapes and rates, shared by the tests of the bill and its price."""
 
+from collections.abc import Iterable
+
 from hypothesis import strategies as st
 
 from sim.cost.batch import mixed_batch
 from sim.cost.rates import UNITS, Rates
+from sim.engine.interface import Iteration, Request
 from sim.specs.attention_policy import dense
 from sim.specs.model import Attention, DenseMlp, GatedDeltaNet, LatentAttention, LayerGroup, ModelSpec, MoeMlp
 
@@ -70,3 +73,10 @@ def mixed_shapes(draw, model, policy=None):
     decodes = draw(st.lists(st.integers(1, 2**18), max_size=8))
     chunks = draw(st.lists(st.tuples(st.integers(1, 4096), st.integers(0, 2**17), st.booleans()), max_size=3))
     return mixed_batch(model, decodes, [(n, n + past, last) for n, past, last in chunks], policy or dense())
+
+
+def iteration_of(contexts: Iterable[int], chunks: Iterable[tuple[int, int, int]] = ()) -> Iteration:
+    """An iteration of decodes and chunks (tokens, context at the end, whether the last is sampled)."""
+    decodes = [(Request(f"d{i}", 0.0, n, 2, computed_tokens=n, generated_tokens=1), 1) for i, n in enumerate(contexts)]
+    prefill = [(Request(f"p{i}", 0.0, end + 1 - rows, 1, computed_tokens=end - n), n) for i, (n, end, rows) in enumerate(chunks)]
+    return Iteration(decodes + prefill)

@@ -1,42 +1,39 @@
 """An iteration is cut into parts for pipeline stages and data-parallel ranks: nothing is lost, none is much heavier than its share."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from sim.cost.batch import decode_batch
 from sim.cost.coefficients import coefficients
 from sim.cost.mlp_work import busiest_experts, expected_experts
-from sim.cost.parts import cut, heaviest, share_of
+from sim.cost.parts import share_of
 from sim.cost.traffic import traffic
 from sim.cost.work import iteration_work
 from sim.deployment.memory import loaded_weight_bytes, part_weight_bytes
+from sim.engine.iteration_cost import IterationCost
 from sim.errors import UsageError
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 from sim.specs.parallel import Parallel, check_parallel
 from sim.specs.precision import Precision
 from sim.study.deployment import Deployment
+from tests.price.shapes import plausible_rates
 
 MOE, DENSE = get_model("Qwen3-30B-A3B"), get_model("Llama-3.1-8B")
 CHUNKS = st.lists(st.integers(1, 5000).flatmap(lambda n: st.tuples(st.just(n), st.integers(n, 9000), st.integers(0, 1))), max_size=8)
 
 
-@given(CHUNKS, st.integers(1, 2048))
-def test_cut_chunks_are_the_chunks(chunks, most):
-    pieces = cut(chunks, most)
-    assert sum(n for n, _, _ in pieces) == sum(n for n, _, _ in chunks)
-    assert sum(rows for _, _, rows in pieces) == sum(rows for _, _, rows in chunks)
-    assert all(1 <= n <= most and end >= n for n, end, _ in pieces)
-
-
-@given(CHUNKS, st.integers(0, 400), st.integers(1, 16))
-def test_the_heaviest_part_has_its_share_and_at_most_one_chunk_more(chunks, batch, parts):
-    decodes, mine, total = heaviest(chunks, batch, parts)
-    tokens = decodes + sum(n for n, _, _ in mine)
-    assert total == batch + sum(n for n, _, _ in chunks)
-    assert tokens >= total / parts
-    assert tokens <= -(-total // parts) + max((n for n, _, _ in chunks), default=0)
+@given(CHUNKS, st.integers(0, 400), st.sampled_from([Parallel(2), Parallel(7), Parallel(1, 4), Parallel(2, 3)]), st.integers(256, 2048))
+def test_the_heaviest_part_has_its_share_and_at_most_one_piece_more(chunks, batch, parallel, most):
+    assume(chunks or batch)
+    cost = IterationCost(DENSE, Precision(), plausible_rates(), parallel=parallel, part_tokens=most)
+    (part,) = cost.batches_of([100] * batch, chunks)
+    tokens, total = part.decode_seqs + part.prefill_tokens, batch + sum(n for n, _, _ in chunks)
+    longest = max((n for n, _, _ in chunks), default=0)
+    assert tokens >= total / parallel.parts
+    assert tokens <= -(-total // parallel.parts) + (min(longest, most) if parallel.pp > 1 else longest)
+    assert part.others == (max(total / parallel.pp - tokens, 0.0) if parallel.dp > 1 else 0.0)
 
 
 @settings(max_examples=30)

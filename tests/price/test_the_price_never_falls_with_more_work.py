@@ -10,12 +10,11 @@ from sim.cost.batch import ABSORBED_TOKENS, decode_batch, mixed_batch
 from sim.cost.rates import UNITS, Rates
 from sim.cost.step_time import step_time_s
 from sim.cost.work import iteration_work
-from sim.engine.microbatch import equal_micro_batches, micro_batches
-from sim.engine.step_clock import StepTime
+from sim.engine.iteration_cost import IterationCost
 from sim.specs.attention_policy import blocks, dense, pages, sink_window
 from sim.specs.precision import Precision
 from tests.examples import examples
-from tests.price.shapes import HYBRID_MOE, LATENT, MODELS, plausible_rates, rate_values
+from tests.price.shapes import HYBRID_MOE, LATENT, MODELS, iteration_of, plausible_rates, rate_values
 
 POLICIES = [dense(), dense("host"), sink_window("host"), pages(8), blocks(8), blocks(32, "host")]
 CONTEXTS = st.lists(st.integers(1, 2**17), max_size=24)
@@ -60,8 +59,9 @@ def test_a_sequence_a_context_a_token_or_a_chunk_more(model, contexts, chunks, p
         assert seconds(model, contexts, [*rest[0], (n, past + more), *rest[1]], rates, policy, tp) >= least
 
 
-def in_parts(model, parts, rates):
-    return sum(step_time_s(iteration_work(model, mixed_batch(model, *part), Precision()), rates) for part in parts)
+def in_parts(model, contexts, chunks, rates, size, streams=False):
+    cost = IterationCost(model, Precision(), rates, micro_batch=size, streams=streams)
+    return sum(step_time_s(cost.steps.work(each), rates) for each in cost.batches_of(contexts, chunks))
 
 
 @BY_MODEL
@@ -78,9 +78,10 @@ def test_micro_batches_of_a_longer_prompt(model, contexts, chunks, more, size, v
     rates, (*others, (n, past)) = Rates(**values), chunks
     assume(reads_alike(model, n, more))
     before, after = ([(m, behind + m, 1) for m, behind in (*others, last)] for last in ((n, past), (n + more, past)))
-    least = in_parts(model, micro_batches(contexts, before, size), rates) * (1 - 1e-12)
-    assert in_parts(model, micro_batches(contexts, after, size), rates) >= least
-    alone = [in_parts(model, equal_micro_batches([], asked[-1:], size), rates) for asked in (before, after)]
+    if not model.state_layers:
+        least = in_parts(model, contexts, before, rates, size) * (1 - 1e-12)
+        assert in_parts(model, contexts, after, rates, size) >= least
+    alone = [in_parts(model, [], asked[-1:], rates, size, True) for asked in (before, after)]
     assert alone[1] >= alone[0] * (1 - 1e-12)
 
 
@@ -94,9 +95,10 @@ def test_a_chunk_that_latent_attention_reads_as_heads_may_cost_less_than_one_of_
 def test_of_micro_batches_in_equal_shares_a_token_more_can_save_one():
     """Where requests keep a state, llama.cpp computes prompts of 2 and 3 tokens as 2 + 2 and 1, of 3 and 3 as 3 + 3."""
     asked = [[(n, n, 1), (3, 3, 1)] for n in (2, 3)]
-    parts = [equal_micro_batches([], each, 512) for each in asked]
-    assert [len(each) for each in parts] == [2, 1]
-    assert in_parts(HYBRID_MOE, parts[1], plausible_rates()) < in_parts(HYBRID_MOE, parts[0], plausible_rates())
+    cost = IterationCost(HYBRID_MOE, Precision(), plausible_rates(), micro_batch=512)
+    assert [len(cost.batches_of([], each)) for each in asked] == [2, 1]
+    short, long = (in_parts(HYBRID_MOE, [], each, plausible_rates(), 512) for each in asked)
+    assert long < short
 
 
 @BY_MODEL
@@ -104,10 +106,10 @@ def test_of_micro_batches_in_equal_shares_a_token_more_can_save_one():
 @given(batch=st.integers(1, 600), mean=st.integers(1, 2**16), more=st.integers(1, 2**12), values=rate_values())
 def test_ticks_of_decodes_on_their_chords(model, batch, mean, more, values):
     """As a simulation reads them: sums of contexts."""
-    steps = StepTime(model, Precision(), Rates(**values))
-    if steps.jumps:
-        first = steps.stretch(batch, batch * mean).first
-        assert steps.stretch(batch, batch * mean + more).first >= first
+    cost = IterationCost(model, Precision(), Rates(**values))
+    if cost.steps.jumps:
+        least, grown = (cost(iteration_of([*[mean] * (batch - 1), last])).ticks for last in (mean, mean + more))
+        assert grown >= least
 
 
 @pytest.mark.parametrize("rate", [name for name in UNITS if name.startswith("beta") or name.endswith("_per_s")])

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 import pytest
 
 from sim import Deployment, Workload, simulate
-from sim.engine.llamacpp import LlamaCppOptions
+from sim.engine.llamacpp_options import LlamaCppOptions
 from sim.engine.sglang_options import SglangOptions
 from sim.engine.speculative import KNOWN, OF_OTHERS
 from sim.errors import SimctlError

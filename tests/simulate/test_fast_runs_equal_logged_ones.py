@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sim.cluster.admission import AdmissionLimits
-from sim.engine.step_clock import IterationCost
+from sim.engine.iteration_cost import IterationCost
 from sim.rates.load import load_rates
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model

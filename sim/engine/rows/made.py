@@ -14,7 +14,7 @@ from sim.cost.graphs import GRAPH_TOKENS
 from sim.engine.config import EngineConfig
 from sim.engine.host_tier import host_blocks
 from sim.engine.interface import Request
-from sim.engine.llamacpp import LlamaCppOptions
+from sim.engine.llamacpp_options import LlamaCppOptions
 from sim.engine.rows import layout as at
 from sim.engine.rows.layout import Core, Lazily, Noughts
 from sim.engine.rows.micro_batches import most_micro_batches
@@ -51,7 +51,7 @@ def engine_row(config: EngineConfig, steps: StepTime | None, most_tokens: int, k
     s.heard, s.keep = int(heard), int(keep)
     _OF_KIND[config.scheduler](s, config)
     if steps is not None:
-        _prices(s, steps)
+        take_prices(s, steps)
     plain = not (s.kind or s.drafting or s.ranked or s.host_blocks or s.keep or s.threshold) and s.interval == 1
     s.settles = int(plain and s.jumps and s.budget > s.seqs)  # a chunk leaves the requests behind it their tokens
     s.free = s.blank = config.num_gpu_blocks - 1
@@ -64,7 +64,8 @@ def engine_row(config: EngineConfig, steps: StepTime | None, most_tokens: int, k
     return s
 
 
-def _prices(s: at.EngineRow, steps: StepTime) -> None:
+def take_prices(s: at.EngineRow, steps: StepTime) -> None:
+    """Note what an engine's iterations are priced with."""
     s.jumps, s.window, s.parts, s.stages = int(steps.jumps), steps.model.window or 0, steps.parts, steps.stages
     s.plain, s.kept = int(steps.policy.plain), 0 if steps.policy.kind == "dense" else int(steps.policy.keep_tokens)
     s.host_each, s.host_sequence, s.host_prefill, s.launching, s.launching_pieces, s.launching_decodes = steps.host_ticks

@@ -20,12 +20,12 @@ def list_shares(e: Core, s: EngineRow, it: IterationRow, i: int) -> int:
             share = e.shares[place]
             row = e.requests[share.request]
             n, end = share.tokens, row.computed
-            missing = row.prompt + row.generated - end
-            decodes = int(n == 1 and missing >= 0 and end > row.prompt)
+            beyond = end - row.prompt - row.generated
+            decodes = int(n == 1 and beyond <= 0 and end > row.prompt)
             if decodes == chunks:
                 continue
             piece = e.pieces[s.first_piece + count]
-            piece.tokens, piece.end, piece.rows, piece.part, piece.decodes = n, end, int(missing == 0), row.seat, decodes
+            piece.tokens, piece.end, piece.rows, piece.part, piece.decodes = n, end, max(beyond + 1, 0), row.seat, decodes
             count += 1
     return count
 

@@ -1,8 +1,8 @@
-"""The heaviest part of an iteration in pipeline stages or data-parallel ranks: the pieces that its price needs (sim.cost.parts states the
-rule).
+"""The heaviest part of an iteration in pipeline stages or data-parallel ranks: the pieces that its price needs.
 
-Decodes are shared out evenly. Prompts' chunks, cut where they are longer than a part's token budget, go to the part with the fewest tokens,
-the longest first.
+Decodes are shared out evenly. Prompts' chunks go to the part with the fewest tokens, the longest first; with stages they are cut where they
+are longer than the token budget of a part. All parts are under way together, so an iteration takes what its heaviest part takes: ranks wait
+for one another, and of pp micro-batches in pp stages each needs all stages in turn.
 """
 
 from __future__ import annotations

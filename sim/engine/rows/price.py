@@ -12,7 +12,7 @@ from sim.cost.batch import ABSORBED_TOKENS, BatchShape, ChunkSums, chunk_pairs, 
 from sim.cost.graphs import GRAPH_TOKENS
 from sim.cost.step_time import all_reduce_s, attention_s, head_s, kernels_s, linear_s
 from sim.cost.work import HeadWork, RowWork, attention_work
-from sim.engine.rows.layout import OCTAVES, Core, EngineRow, IterationRow
+from sim.engine.rows.layout import OCTAVES, Core, EngineRow, IterationRow, PieceRow
 from sim.engine.rows.log import note_shape
 from sim.engine.rows.micro_batches import list_shares, next_micro_batch
 from sim.engine.rows.parts import deal, decodes_of_part, sort_pieces
@@ -34,7 +34,7 @@ class Given(NamedTuple):
 
 
 class RowSeconds(NamedTuple):
-    """Seconds by an iteration's rows, as sim.engine.step_clock has them."""
+    """Seconds that depend on an iteration's rows alone: small kernels, linear layers, and the all-reduces between them."""
 
     kernels: float
     linear: float
@@ -139,7 +139,7 @@ def octave_of(mean: int, near: int) -> int:
 
 
 def preparing(s: EngineRow, sequences: int, prefill: int) -> int:
-    """Ticks of host work before an iteration can be launched, as StepTime.preparing."""
+    """Ticks of host work before an iteration of so many sequences can be launched, beyond what the rates hold."""
     if s.parts > 1:
         sequences = -(-sequences // s.parts)
     return s.host_each + sequences * s.host_sequence + prefill * s.host_prefill
@@ -174,7 +174,7 @@ def price(e: Core, s: EngineRow, i: int, given: Given) -> None:
         mean = octave_of(context // b.decodes, s.octave)
         s.octave = mean
         start, end = chord_end(e, s, given, b.decodes, mean), chord_end(e, s, given, b.decodes, mean + 1)
-        own = on_chord(start, end, b.decodes, mean, context).first
+        own = on_chord(start, end, b.decodes, mean, context)
         s.priced = exposed + own
         if s.keep:
             note_shape(e, s, it, part_of(e, s, it, i, b, context) if s.parts > 1 else shape_of(e, s, b, context, False), exposed, 0)
@@ -232,13 +232,16 @@ def micro_batch_shape(e: Core, s: EngineRow, count: int) -> BatchShape:
             near += min(start, s.window)
             kept += min(start, s.kept) if s.kept else start
     shape = from_sums(float(decodes), float(context), float(near), float(kept), sums_of(e, s, count))
+    has_prefill = 0.0 if all_verified(e, s, count) else shape.has_prefill
     for place in range(s.first_piece, s.first_piece + count):
-        e.pieces[place].tokens -= e.pieces[place].taken
-    return with_graphs(shape, shape.has_prefill, shape.eager, 0.0, 0.0, 0.0)
+        piece = e.pieces[place]
+        piece.tokens -= piece.taken
+        piece.rows = min(piece.rows, piece.tokens)
+    return with_graphs(shape, has_prefill, shape.eager, 0.0, 0.0, 0.0)
 
 
 def sums_of(e: Core, s: EngineRow, count: int) -> ChunkSums:
-    """The sums (sim.cost.batch.chunk_sums) of the chunks that are taken of so many pieces. The rows to sample are the last ones."""
+    """The sums (sim.cost.batch.chunk_sums) of the chunks that are taken of so many pieces."""
     chunks = tokens = read = pairs = near_read = near_pairs = logits = head_pairs = head_cached = 0.0
     for place in range(s.first_piece, s.first_piece + count):
         piece = e.pieces[place]
@@ -251,8 +254,7 @@ def sums_of(e: Core, s: EngineRow, count: int) -> ChunkSums:
         tokens += n
         read += end
         pairs += causal
-        if n == piece.tokens:
-            logits += piece.rows
+        logits += rows_of(piece)
         if n > ABSORBED_TOKENS:
             head_pairs += causal
             head_cached += end - n
@@ -260,6 +262,20 @@ def sums_of(e: Core, s: EngineRow, count: int) -> ChunkSums:
             near_read += min(end, s.window + n)
             near_pairs += chunk_window_pairs(n, end, s.window)
     return chunks, tokens, read, pairs, near_read, near_pairs, logits, head_pairs, head_cached
+
+
+def rows_of(piece: PieceRow) -> int:
+    """Rows to sample of what is taken of a piece: the last ones."""
+    return min(piece.rows - min(piece.rows, piece.tokens - piece.taken), piece.taken)
+
+
+def all_verified(e: Core, s: EngineRow, count: int) -> bool:
+    """Whether chunks that are taken of so many pieces verify drafts, all of their rows."""
+    found = True
+    for place in range(s.first_piece, s.first_piece + count):
+        piece = e.pieces[place]
+        found = found and (not piece.taken or piece.decodes > 0 or rows_of(piece) == piece.taken > 1)
+    return found
 
 
 def shape_ticks(e: Core, s: EngineRow, given: Given, shape: BatchShape) -> int:
@@ -344,18 +360,16 @@ def part_of(e: Core, s: EngineRow, it: IterationRow, i: int, b: Batch, context: 
     """The heaviest part of the iteration, as the graph captured for it computes it."""
     count = sort_pieces(e, s, it, i) if b.chunks else 0
     heaviest = deal(e, s, count, b.decodes)
-    decodes, verify = decodes_of_part(s, b.decodes, heaviest), True
+    decodes = decodes_of_part(s, b.decodes, heaviest)
     for place in range(s.first_piece, s.first_piece + count):
-        piece = e.pieces[place]
-        piece.taken = piece.tokens if piece.part == heaviest else 0
-        verify = verify and (not piece.taken or piece.tokens == piece.rows > 1)
+        e.pieces[place].taken = e.pieces[place].tokens if e.pieces[place].part == heaviest else 0
     sums = sums_of(e, s, count)
     chunks, tokens = sums[0], sums[1]
     share, kept = decodes / b.decodes if b.decodes else 0.0, b.kept if s.kept else context
     shape = from_sums(float(decodes), float(context) * share, float(b.near) * share, float(kept) * share, sums)
     others = rows_of_others(s, b.decodes + b.tokens, decodes + tokens)
     has_prefill, eager, pieces, padding = shape.has_prefill, shape.eager, shape.pieces, shape.padding
-    if verify:
+    if all_verified(e, s, count):
         has_prefill = pieces = 0.0
     if s.eager:
         padding, pieces, eager = 0.0, 0.0, 1.0
@@ -371,7 +385,7 @@ def part_of(e: Core, s: EngineRow, it: IterationRow, i: int, b: Batch, context: 
 
 
 def rows_of_others(s: EngineRow, total: float, own: float) -> float:
-    """Rows of the other ranks' parts beside the heaviest, of so many in all (sim.cost.parts.other_rows)."""
+    """Rows of the other ranks' parts beside the heaviest in the same micro-batch, of so many in all."""
     return max(total / s.stages - own, 0.0) if s.parts > s.stages else 0.0
 
 

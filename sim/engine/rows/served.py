@@ -130,6 +130,12 @@ class Served:
     owners: Ints
 
 
+def logged_shape(column: Callable[[str], Any], plain: bool) -> BatchShape:
+    """The batch of columns of the log (layout.LogRow). They hold what decodes read of their contexts where attention is not `plain`."""
+    named = NAMED if plain else ALWAYS_NAMED
+    return BatchShape(*(column(named.get(name, name)) for name in BatchShape._fields))
+
+
 class Expanded:
     """Iterations of one replica, in order; arrays of shape [iterations] unless said otherwise."""
 
@@ -159,8 +165,8 @@ class Expanded:
 
     def shape(self, which: Any, rows: Columns | None = None) -> BatchShape:
         """The batches of some iterations, of all or of some rows."""
-        column, named = rows.__getitem__ if rows else self._whole, NAMED if self._steps.policy.plain else ALWAYS_NAMED
-        return BatchShape(*(column(named.get(name, name))[which] for name in BatchShape._fields))
+        column = rows.__getitem__ if rows else self._whole
+        return logged_shape(lambda name: column(name)[which], self._steps.policy.plain)
 
     def terms(self, which: Any, rows: Columns | None = None) -> Floats:
         """Seconds by term of some iterations, of all or of some rows: shape [them, terms]."""
