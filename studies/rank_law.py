@@ -17,12 +17,13 @@ from typing import Any
 
 import click
 import numpy as np
-from scipy import optimize, special, stats
+from scipy import optimize, special
 
 from studies.needle_recall.needle_trials import NeedleTrial, published
 
 TABLE = Path("docs/data/recall-retriever.csv")
 SHORT = 16384  # tokens: contexts up to here are learnt from
+FEW = 0.002
 Kind = tuple[str, int, int]  # haystack, distractors, block tokens
 
 
@@ -77,27 +78,34 @@ def fit(counts: Sequence[RankCount]) -> tuple[float, float]:
     return float(np.exp(best.x[0])), float(np.exp(best.x[1]))
 
 
-def scored(counts: Sequence[RankCount], draws: int = 40, seed: int = 0) -> tuple[float, float, list[tuple[float, bool]]]:
-    """(a, b, error and whether inside the 90 % interval of every held-out count). The interval is of the law refitted to counts drawn from
-    it, and of the needles that were counted.
+def logit(share: float) -> float:
+    """Of a share, kept off 0 and 1."""
+    return float(special.logit(np.clip(share, FEW, 1 - FEW)))
+
+
+def drift(counts: Sequence[RankCount]) -> float:
+    """What the law misses in a doubling of the context (logit, root mean square): fitted below SHORT, met at SHORT."""
+    a, b = fit([c for c in counts if c.context < SHORT])
+    missed = [logit(float(recall(a, b, c.blocks, c.candidates))) - logit(c.within / c.trials) for c in counts if c.context == SHORT]
+    return float(np.sqrt(np.mean(np.square(missed))))
+
+
+def scored(counts: Sequence[RankCount], draws: int = 400, seed: int = 0) -> tuple[float, float, list[tuple[float, bool]]]:
+    """(a, b, error and whether inside the 90 % interval of every held-out count). The interval lets the law drift in each doubling beyond
+    half of SHORT, each by itself, and holds the chance of the needles that were counted.
     """
     rng = np.random.default_rng(seed)
     short, held = [c for c in counts if c.context <= SHORT], [c for c in counts if c.context > SHORT]
-    a, b = fit(short)
-    redrawn = []
-    for _ in range(draws):
-        again: list[RankCount] = []
-        for context in sorted({c.context for c in short}):
-            rows = [c for c in short if c.context == context]
-            ranks = 1 + stats.betabinom.rvs(rows[0].candidates - 1, a, b, size=rows[0].trials, random_state=rng)
-            again += [RankCount(context, r.candidates, r.blocks, int(np.sum(ranks <= r.blocks)), r.trials) for r in rows]
-        redrawn.append(fit(again))
+    if not held:
+        return (*fit(short), [])
+    (a, b), step = fit(short), drift(short)
     out = []
     for c in held:
-        seen = c.within / c.trials
-        drawn = [rng.binomial(c.trials, float(recall(*of, c.blocks, c.candidates))) / c.trials for of in redrawn for _ in range(5)]
+        seen, law = c.within / c.trials, float(recall(a, b, c.blocks, c.candidates))
+        sd = step * np.sqrt(1 + np.log2(c.context / SHORT))
+        drawn = rng.binomial(c.trials, special.expit(logit(law) + sd * rng.standard_normal(draws))) / c.trials
         low, high = np.quantile(drawn, [0.05, 0.95])
-        out.append((float(recall(a, b, c.blocks, c.candidates)) - seen, bool(low <= seen <= high)))
+        out.append((law - seen, bool(low <= seen <= high)))
     return a, b, out
 
 
@@ -166,6 +174,8 @@ def main(path: Path) -> None:
     for haystack, scores in every.items():
         middle, inside = np.median([abs(error) for error, _ in scores]), np.mean([ok for _, ok in scores])
         click.echo(f"{haystack}: {len(scores)} counts, median error {middle:.3f}, {100 * inside:.0f} % inside")
+    errors, inside = np.array([score for scores in every.values() for score in scores]).T
+    click.echo(f"both: {errors.size} counts, median error {np.median(np.abs(errors)):.3f}, {100 * inside.mean():.0f} % inside")
     for line in published_lines():
         click.echo(line)
 

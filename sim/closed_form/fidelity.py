@@ -105,6 +105,16 @@ def advice(k: int, context: int, model: str | None = None) -> tuple[str, str]:
     return "turn sparse attention on", f"{said}: check yours on your own data first."
 
 
+def blocks_needed(context: int, model: str | None = None) -> tuple[str, tuple[float, float, float]] | None:
+    """(the hardest text, 5 %, median and 95 % of the blocks that find GOOD_RECALL of its needles); None without a packaged model."""
+    recall = packaged_recall()
+    if recall is None:
+        return None
+    known = _known_name(model, recall.offset)
+    each = ((text, recall.blocks_for(known, text, context, GOOD_RECALL)) for text in recall.intercept)
+    return max(each, key=lambda row: row[1][1])
+
+
 def _predictions(k: int, context: int, model: str | None) -> list[tuple[str, float, float, float]]:
     """(haystack, 5 %, median, 95 %) of the packaged recall model, hardest text first; empty without one."""
     recall = packaged_recall()

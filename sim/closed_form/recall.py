@@ -41,18 +41,30 @@ class RecallModel:
         """Draws of the recall [draw] at a cell never tried. Raises UsageError when k or the context is below one."""
         if k_blocks < 1 or context_tokens < 1:
             raise UsageError(f"recall needs k >= 1 and a context >= 1, got k = {k_blocks} at {context_tokens} tokens")
+        at, budget = self._line(model, haystack, context_tokens, seed)
+        return np.asarray(1 / (1 + np.exp(-(at + budget * (np.log2(k_blocks) - REFERENCE_LOG2_K)))))
+
+    def _line(self, model: str | None, haystack: str | None, context_tokens: int, seed: int) -> tuple[Array, Array]:
+        """Draws of (logit recall of 8 blocks at a context, what a doubling of the blocks adds)."""
         s = self.scalars
         # the same seed draws the same cell effect at every k and context, so that more budget never predicts less
         noise = np.random.default_rng(seed).standard_normal((4, len(s["level"])))
         intercept = self.intercept.get(haystack or "", s["level"] + s["haystack_sd"] * noise[0])
         budget = self.budget.get(haystack or "", np.exp(s["budget_log_mean"] + s["budget_log_sd"] * noise[1]))
         offset = self.offset.get(model or "", s["model_sd"] * noise[2])
-        eta = intercept + offset + budget * (np.log2(k_blocks) - REFERENCE_LOG2_K) + s["cell_sd"] * noise[3]
-        return np.asarray(1 / (1 + np.exp(-(eta - s["context_slope"] * (np.log2(context_tokens) - REFERENCE_LOG2_CONTEXT)))))
+        at = intercept + offset + s["cell_sd"] * noise[3] - s["context_slope"] * (np.log2(context_tokens) - REFERENCE_LOG2_CONTEXT)
+        return np.asarray(at), np.asarray(budget)
 
     def interval(self, model: str | None, haystack: str | None, context_tokens: int, k_blocks: int) -> tuple[float, float, float]:
         """5 %, median and 95 % of the recall at a cell never tried."""
         low, median, high = quantiles(self.predict(model, haystack, context_tokens, k_blocks), (0.05, 0.5, 0.95))
+        return low, median, high
+
+    def blocks_for(self, model: str | None, haystack: str | None, context_tokens: int, recall: float) -> tuple[float, float, float]:
+        """5 %, median and 95 % of the selected blocks that find a share `recall` of needles: the same line, solved for the blocks."""
+        at, budget = self._line(model, haystack, context_tokens, 0)
+        doublings = np.clip((np.log(recall / (1 - recall)) - at) / budget, -REFERENCE_LOG2_K, 40.0)
+        low, median, high = quantiles(2.0 ** (REFERENCE_LOG2_K + doublings), (0.05, 0.5, 0.95))
         return low, median, high
 
 

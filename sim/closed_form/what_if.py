@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.closed_form.fidelity import risk_sentence
+from sim.closed_form.fidelity import GOOD_RECALL, blocks_needed, risk_sentence
 from sim.closed_form.knee import Knee, closed_form_knee, continuous_knee, continuous_knees
 from sim.closed_form.prefill import prefill_s
 from sim.closed_form.serving import OUTPUT_TOKENS, Serving, serving
@@ -42,7 +42,7 @@ from sim.rates.source import RateSource
 from sim.rates.stack_rates import beyond, default_stack, stack_rates
 from sim.shown import Figures, Shown
 from sim.specs.attention_policy import BLOCK_TOKENS, AttentionPolicy, Placement, blocks, dense, pages, sink_window
-from sim.specs.decode_stack import ENGINE, STACKS, DecodeStack, stack_named
+from sim.specs.decode_stack import ENGINE, HARNESS, SELECTED_MOST, STACKS, DecodeStack, stack_named
 from sim.study.deployment import Deployment
 from sim.units import format_bytes, format_tokens
 
@@ -327,7 +327,7 @@ def answer(question: WhatIf, rates: RateDraws, with_others: bool = False) -> Ans
         knee_90=_knee_interval(q, rates.draws),
         n_max_90=(n_max(d.memory(0.95), kept), n_max(d.memory(0.05), kept)),
         crossovers=crossovers,
-        fidelity=[risk_sentence(k, q.context, d.model.name) for k in q.budgets],
+        fidelity=[*(risk_sentence(k, q.context, d.model.name) for k in q.budgets), *(_needed(q, rates) if selects else [])],
         residual=None if rates.error is None else interval(1.0, rates.error),
         rates=rates,
         notes=notes + ([*assumed(d, rates), *scope_notes(d, rates)] if q.stack == ENGINE else _stack_notes(q, rates)),
@@ -338,6 +338,22 @@ def answer(question: WhatIf, rates: RateDraws, with_others: bool = False) -> Ans
         ways={batch: found for batch, (_, _, found) in advised.items()},
         others=_others(q, memory) if with_others else {},
     )
+
+
+def _needed(q: WhatIf, rates: RateDraws) -> Iterator[str]:
+    """The budget that good recall needs in a sentence, and what a step then costs, both in HBM."""
+    found, most = blocks_needed(q.context, q.deployment.model.name), -(-q.context // BLOCK_TOKENS)
+    if found is None:
+        return
+    text, (low, median, high) = found
+    said = f"{100 * GOOD_RECALL:g} % on {text} needs k = {median:,.0f} [{low:,.0f}-{high:,.0f}] of {most:,} blocks by the same model"
+    if median > most:
+        yield f"{said}: more than there are."
+        return
+    batch = q.batches[0]
+    steps = [step_seconds(q, each, batch, q.context, rates.point) for each in (q.runner.policy(blocks(round(median))), dense())]
+    beyond_them = f", and the kernels select {SELECTED_MOST} at most" if median > SELECTED_MOST and q.runner.name != HARNESS else ""
+    yield f"{said}; a step is then {float(steps[0] / steps[1]):.2g} of dense{beyond_them}."
 
 
 def _prefill(q: WhatIf, rates: RateDraws, found: list[Way]) -> tuple[Interval, Rates]:

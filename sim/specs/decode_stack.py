@@ -16,6 +16,8 @@ from sim.specs.precision import Precision
 
 ENGINE, KERNELS, SERVED_KERNELS, HARNESS = "vllm", "kernels", "vllm+kernels", "published-harness"
 
+SELECTED_MOST = 128  # blocks that the kernels select (kernels/selector.py)
+
 
 @dataclass(frozen=True, slots=True)
 class DecodeStack:

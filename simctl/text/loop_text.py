@@ -24,7 +24,7 @@ def loop_table(found: GpuLoop) -> list[str]:
     lines += aligned(("step", "before ms", "learnt ms", "measured ms", "error before", "after"), rows)
     lines += ["", *(_summary(found.steps, which) for which in ("before", "after"))]
     lines += [fill(f"before: {found.before}"), fill(f"learnt: {found.diagnostics}"), ""]
-    rates = [(r.name, r.unit, *(f"{v:.4g}" for v in (r.prior[1], *r.posterior))) for r in found.rates]
+    rates = [(r.name, r.unit.split(" ")[0].rstrip(","), *(f"{v:.4g}" for v in (r.prior[1], *r.posterior))) for r in found.rates]
     lines += aligned(("rate", "unit", "before", "5 %", "learnt", "95 %"), rows=rates, left=2)
     if found.served is not None:
         lines += ["", "Served load, median error of a request:"]

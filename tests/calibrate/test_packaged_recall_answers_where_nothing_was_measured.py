@@ -38,6 +38,15 @@ def test_a_model_never_tried_is_wider():
     assert widths[0] < widths[1]
 
 
+def test_the_blocks_that_a_recall_needs_find_it():
+    model = packaged_recall()
+    for text in model.intercept:
+        low, k, high = model.blocks_for(None, text, 100_000, 0.9)
+        assert low < k < high
+        assert np.median(model.predict(None, text, 100_000, k)) == pytest.approx(0.9, abs=0.02)
+        assert k < model.blocks_for(None, text, 200_000, 0.9)[1]
+
+
 def test_the_sentence_says_what_was_measured_and_what_is_predicted():
     measured = risk_sentence(8, 32768, "Qwen2.5-7B-1M")
     assert "58/100" in measured
