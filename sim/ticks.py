@@ -9,6 +9,7 @@ COMPLETION, ARRIVAL, DECISION = 0, 1, 2  # the order of events within one instan
 TICKS_PER_S = 2**43
 TICK_S = 2.0**-43
 MOST_TICKS = 2**62  # six days: what is added to an instant before the next look at it still fits into 64 bits
+TOO_LONG = "more simulated time than 64 bits of ticks hold"
 
 
 def to_ticks(seconds: float) -> int:

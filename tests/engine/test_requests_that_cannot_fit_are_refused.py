@@ -2,6 +2,7 @@
 
 import pytest
 
+import sim.cluster.fleet_state as on
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Request
 from sim.engine.iteration_cost import IterationCost
@@ -9,6 +10,7 @@ from sim.engine.rows.engine import RowsEngine
 from sim.engine.schedulers import LlamaCppScheduler, VllmScheduler
 from sim.errors import UsageError
 from sim.specs.precision import Precision
+from sim.ticks import MOST_TICKS
 from tests.price.shapes import QWEN_7B, plausible_rates
 
 CONFIG = EngineConfig(num_gpu_blocks=5, block_size=16, max_model_len=100, max_num_batched_tokens=8192)
@@ -28,6 +30,14 @@ def test_the_engine_in_rows_refuses_the_same(prompt: int, output: int) -> None:
     engine = RowsEngine(CONFIG, IterationCost(QWEN_7B, Precision(), plausible_rates()).steps, {}, {})
     with pytest.raises(UsageError, match="request 'r7'"):
         engine.add(Request("r7", 0.0, prompt, output), 0)
+
+
+def test_machine_code_refuses_more_time_than_it_can_count() -> None:
+    engine = RowsEngine(CONFIG, IterationCost(QWEN_7B, Precision(), plausible_rates()).steps, {}, {})
+    engine.add(Request("in time", 0.0, 4, 4), MOST_TICKS + 1)  # plain Python counts on
+    engine._fast, engine._c, engine._resolve = True, {on.WAKE: 0}, lambda: None  # as where machine code runs it
+    with pytest.raises(OverflowError, match="more simulated time"):
+        engine.add(Request("too late", 0.0, 4, 4), MOST_TICKS + 1)
 
 
 @pytest.mark.parametrize(("prompt", "output"), [(0, 4), (4, 0), (90, 11)])

@@ -6,6 +6,7 @@ A command runs in a fork of this process, which has imported what it needs, so t
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import json
 import os
@@ -116,6 +117,7 @@ def started(work: Callable[[Path], int], target: Path, said: Path) -> int:
         traceback.print_exc()
     finally:
         with contextlib.suppress(BaseException):
+            gc.collect()  # as a process that ends does: what was interrupted on its way into a `with` is closed
             sys.stderr.flush()
         os._exit(code)
 

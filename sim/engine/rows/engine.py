@@ -24,7 +24,7 @@ from sim.engine.sglang_options import SglangOptions
 from sim.engine.speculative import Speculation
 from sim.engine.step_clock import StepTime
 from sim.errors import UsageError
-from sim.ticks import COMPLETION, DECISION, TICK_S
+from sim.ticks import COMPLETION, DECISION, MOST_TICKS, TICK_S, TOO_LONG
 
 RANKS = COMPLETION, DECISION
 
@@ -135,6 +135,8 @@ class RowsEngine:
         at.row_of(self._e.requests, place).comes_with = request.computed_tokens  # known since a router looked at the request, perhaps
         before = self._c[on.WAKE] if self._fast else self._s.wake
         if self._fast:
+            if now > MOST_TICKS:
+                raise OverflowError(TOO_LONG)
             self._c[on.NOW] = now
             self._act(on.ARRIVE, place)
         else:

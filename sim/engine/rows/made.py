@@ -24,6 +24,7 @@ from sim.engine.speculative import Speculation
 from sim.engine.step_clock import StepTime
 from sim.engine.versions import rules_of
 from sim.errors import SimctlError
+from sim.ticks import TOO_LONG
 
 Ints = NDArray[np.int64]
 ROW_MOST = 4096  # iterations in memory before they are handed over
@@ -223,7 +224,7 @@ def fail(s: Any, reason: int) -> None:
     """Raise what the loop stopped for: SimctlError where requests wait, and none can run; OverflowError for more than MOST_TICKS."""
     if reason == at.STUCK:
         raise SimctlError(f"the scheduler is stuck: {s.queued + s.running} requests and none can run")
-    raise OverflowError("more simulated time than 64 bits of ticks hold")
+    raise OverflowError(TOO_LONG)
 
 
 def given_of(steps: StepTime, arrays: bool = False) -> Given:
