@@ -124,7 +124,11 @@ class RowsEngine:
         known[self._names : self._names + len(names)] = names
 
     def add(self, request: Request, now: int) -> Wait:
-        """Queue a request. Returns when the engine goes on where that is sooner than it said. Raises UsageError when it can never fit."""
+        """Queue a request. Returns when the engine goes on where that is sooner than it said. Raises UsageError when it can never fit,
+        OverflowError later than machine code can count.
+        """
+        if self._fast and now > MOST_TICKS:
+            raise OverflowError(TOO_LONG)
         if request.cancel_s < math.inf and self._config.scheduler != "vllm":
             raise UsageError(f"request {request.request_id!r} has cancel_s, and the engine cannot drop requests; vllm can")
         if not 1 <= request.prompt_tokens < request.prompt_tokens + request.output_tokens <= self._most_tokens:
@@ -135,8 +139,6 @@ class RowsEngine:
         at.row_of(self._e.requests, place).comes_with = request.computed_tokens  # known since a router looked at the request, perhaps
         before = self._c[on.WAKE] if self._fast else self._s.wake
         if self._fast:
-            if now > MOST_TICKS:
-                raise OverflowError(TOO_LONG)
             self._c[on.NOW] = now
             self._act(on.ARRIVE, place)
         else:
