@@ -16,7 +16,7 @@ help:
 	@echo 'make nightly          the checks that take hours, and a table of their results, docs/log/nightly.md'
 	@echo 'make loop             measure this CPU, calibrate, predict, measure again'
 	@echo 'make bench-sim        speed of the simulator; also bench-curve, -start, -plan, -sweep, -calibrate, -peers'
-	@echo 'make routing          the published routing study, simulated (270 runs, a minute on two cores)'
+	@echo 'make routing          the published routing study, simulated (144 runs, a minute on two cores)'
 	@echo 'make field            published served results beside the answers of today (a minute)'
 	@echo 'make ablate           is every term of the step time worth its place? (minutes; in a checkout)'
 	@echo 'make rates            rebuild every packaged posterior, overhead and page that the formula changes (an hour; resumes)'

@@ -55,6 +55,7 @@ class AgentSessions:
     A first prompt is the system prompt of `prefix_tokens` and `opening_tokens`; each later turn adds `input_tokens`, each answer
     `output_tokens`. Between turns `think_s` seconds pass. `edited_share` of the later turns repeat only a part of their context.
     A prompt and its answer have at most `most_tokens`: a session that would outgrow them goes on with a context as short as its first.
+    First prompts have at most `longest_opening` tokens beside the system prompt (None: half of `most_tokens` with it).
     """
 
     num_sessions: int = 274
@@ -68,13 +69,15 @@ class AgentSessions:
     rate_per_s: float | RateCurve = SESSIONS_PER_S
     burstiness: float = 1.0
     most_tokens: int = 200_000
+    longest_opening: int | None = None
 
 
 def draw_sessions(spec: AgentSessions, rng: np.random.Generator) -> Trace:
     """The calls of `spec`, session by session. Raises UsageError for numbers out of range."""
     _check(spec)
     turns = _turn_counts(spec, rng)
-    openings = _tokens(spec.opening_tokens, OPENING_LOG_SD, len(turns), spec.most_tokens // 2 - spec.prefix_tokens, rng)
+    longest = spec.most_tokens // 2 - spec.prefix_tokens if spec.longest_opening is None else spec.longest_opening
+    openings = _tokens(spec.opening_tokens, OPENING_LOG_SD, len(turns), longest, rng)
     pauses = _lognormal(spec.think_s, THINK_LOG_SD, int(turns.sum()), rng)
     calls = _lengths(spec, turns, spec.prefix_tokens + openings, rng)
     system = SystemPrompt("agent", spec.prefix_tokens)
@@ -138,6 +141,8 @@ def _check(spec: AgentSessions) -> None:
         raise UsageError("opening, input, output and context lengths must be at most 2**32 tokens")
     if spec.prefix_tokens >= spec.most_tokens // 2:
         raise UsageError(f"a system prompt of {spec.prefix_tokens} tokens leaves agents no room in contexts of {spec.most_tokens}")
+    if spec.longest_opening is not None and not 1 <= spec.longest_opening < spec.most_tokens - spec.prefix_tokens:
+        raise UsageError(f"first prompts of {spec.longest_opening} tokens do not fit into contexts of {spec.most_tokens}")
     if not 0.0 <= spec.edited_share <= 1.0:
         raise UsageError(f"the share of edited turns must lie in 0..1, got {spec.edited_share:g}")
     if not 0.0 <= spec.think_s < math.inf:
