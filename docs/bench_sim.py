@@ -32,9 +32,23 @@ CASES = (  # what it is, options, bar, bar without compiled code
     ("100,000 over 8 replicas, prefix-affinity", f"{EIGHT} prefix-affinity {LEAN}", 1.5, None),
     ("100,000 over 8 replicas, lmetric", f"{EIGHT} lmetric {LEAN}", 1.5, None),
     ("1,000,000 at 20/s, lean", f"--num-prompts 1000000 --request-rate 20 {LEAN}", 4.0, None),
-    ("1,000,000 over 64 replicas, lmetric", f"--num-prompts 1000000 --request-rate 1280 --replicas 64 --router lmetric {LEAN}", 12.0, None),
+    ("1,000,000 over 64 replicas, lmetric", f"--num-prompts 1000000 --request-rate 1280 --replicas 64 --router lmetric {LEAN}", 3.0, None),
     ("1,000,000 in a day, autoscaled", f"{DAY} --num-prompts 1000000 {LEAN}", 60.0, None),
 )
+KINDS = (  # of server, lean, 10,000 requests at 20/s: options, bar
+    ("dense", "", 0.4),
+    ("SGLang", "--engine sglang", 0.8),
+    ("sliding window", "--model Gemma-3-12B", 0.8),
+    ("n-gram drafts", "--engine-option draft_tokens=3 --engine-option drafter=ngram --engine-option acceptance=0.6", 0.8),
+    ("a draft model", "--draft-model Llama-3.2-1B --engine-option draft_tokens=3", 0.8),
+    ("eager", "--enforce-eager", 0.8),
+    ("LoRA", "--enable-lora --max-loras 4", 0.8),
+    ("two pipeline stages", "--pipeline-parallel-size 2", 0.8),
+    ("host RAM", "--random-prefix-len 256 --kv-offloading-size 8", 0.8),
+    ("llm-d's router over 4", "--replicas 4 --router llm-d", 0.8),
+    ("disaggregated, 2 + 2", f"--fleet {Path(__file__).parents[1] / 'scenarios/fleets/two_prefill_two_decode.yaml'}", 0.8),
+)
+CASES += tuple((f"kind: {name}", f"{options} {FEW} 20 {LEAN}", bar, None) for name, options, bar in KINDS)
 
 LOAD = "--request-rate 20 --no-iterations --draws"
 CURVES = (  # what grows, options, its values
