@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.engine.config import EngineConfig
+from sim.engine.host_tier import HostLink
 from sim.engine.overlap import NO_WORK, HostWork
 from sim.engine.rows import layout as at
 from sim.engine.rows.loop import advance, arrive
@@ -38,12 +40,13 @@ def a_server(rng: Random) -> tuple[EngineConfig, StepTime]:
         watermark=rng.choice([0.0, 0.1]),
         options={"async_scheduling": rng.random() < 0.6},
     )
+    if config.enable_prefix_caching and rng.random() < 0.5:
+        config = replace(config, options={**config.options, "host_blocks": rng.choice([60, 400])})
+    link = HostLink(rng.choice([1e8, 3e9, 1e12]), rng.choice([0.0, 1e-3]))
     stages = rng.choice([1, 1, 2])
-    parallel = Parallel(pp=stages)
     host = rng.choice([NO_WORK, HostWork(1e-3, 2e-5, 1e-3)])
-    return config, StepTime(
-        QWEN_7B, Precision(), plausible_rates(), parallel=parallel, part_tokens=config.max_num_batched_tokens, host=host
-    )
+    settings: dict[str, Any] = {"part_tokens": config.max_num_batched_tokens, "host": host, "host_copies": link, "block_size": block}
+    return config, StepTime(QWEN_7B, Precision(), plausible_rates(), parallel=Parallel(pp=stages), **settings)
 
 
 def a_load(rng: Random, block: int) -> tuple[Any, Any]:

@@ -53,7 +53,7 @@ def engine_row(config: EngineConfig, steps: StepTime | None, most_tokens: int, k
     _OF_KIND[config.scheduler](s, config)
     if steps is not None:
         take_prices(s, steps)
-    plain = not (s.kind or s.drafting or s.ranked or s.host_blocks or s.keep or s.threshold) and s.interval == 1
+    plain = not (s.kind or s.drafting or s.ranked or s.keep or s.threshold) and s.interval == 1
     s.settles = int(plain and s.jumps and s.budget > s.seqs)  # a chunk leaves the requests behind it their tokens
     s.free = s.blank = config.num_gpu_blocks - 1
     s.seats = config.max_num_seqs * (LOADING if s.host_blocks else 1)

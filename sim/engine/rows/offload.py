@@ -52,7 +52,7 @@ def blocks_to_come(e: Core, s: EngineRow) -> int:
         r = e.requests[r].behind
     for place in range(s.running):
         row = e.requests[e.running[s.first_running + place]]
-        if row.computed < row.prompt + row.generated:
+        if not row.final and row.computed < row.prompt + row.generated:
             count += max(-(-(row.prompt + row.generated) // s.block) - row.held, 0)
     return count
 

@@ -17,7 +17,8 @@ def settle(e: Core, s: EngineRow, r: int) -> None:
     row = e.requests[r]
     left = row.prompt + row.output - 1 - row.computed
     nameable = s.caching and row.hashed < row.depth  # blocks of its answer, for which others ask
-    if left < 2 or nameable or row.held != blocks_of(s, row.computed) or s.free < s.running + s.budget // s.block:
+    offers = s.host_blocks and (row.offered + 1) * s.block <= row.prompt
+    if left < 2 or nameable or offers or row.held != blocks_of(s, row.computed) or s.free < s.running + s.budget // s.block:
         return
     row.entered, row.final = s.epoch, s.epoch + left
     e.phases[phase_of(s, row.computed, row.entered)] += 1
