@@ -171,10 +171,10 @@ def run_directly(study: Study, pools: Sequence[PlannedPool], trace: Trace, draw:
         return in_epochs(
             trace,
             pool.spec.most,
-            lambda part: serve_directly(part, config, cost, pool.host, pool.spec.most, *router, keep=False, fast=fast),
+            lambda part: run_trace(part, config, cost, pool.host, pool.spec.most, *router, keep=False, fast=fast),
         )
     moves = _moves(study.whole_fleet, pool, trace) if pool.spec.fetch else None
-    return serve_directly(trace, config, pool.cost(draw), pool.host, pool.spec.most, *router, moves, keep=keep)
+    return run_trace(trace, config, pool.cost(draw), pool.host, pool.spec.most, *router, moves, keep=keep)
 
 
 def wait_in_turn(trace: Trace) -> bool:
@@ -194,7 +194,7 @@ def _moves(fleet: Fleet, pool: PlannedPool, trace: Trace) -> Moves:
     return Moves(str(pool.spec.fetch), pool.spec.bytes_per_s, fleet.network.shared_bytes_per_s, fleet.network.latency_s, kv_bytes)
 
 
-def serve_directly(
+def run_trace(
     trace: Trace,
     config: EngineConfig,
     cost: IterationCost,
@@ -209,7 +209,7 @@ def serve_directly(
     fast: bool | None = None,
     apart: bool | None = None,
 ) -> RunRecord:
-    """Serve a trace on equal replicas. `fast` says whether to compile (None: where that is worth it), `apart` whether replicas are served
+    """Run a trace on equal replicas. `fast` says whether to compile (None: where that is worth it), `apart` whether replicas are served
     one after the other (None: where that comes to the same, and is sooner).
     """
     given = dict(options or {})

@@ -32,8 +32,8 @@ def divisible(trace: Trace, router: str, replicas: int, max_concurrency: int | N
     return not waits and not shares_prefixes and (replicas == 1 or router == "round-robin")
 
 
-def in_epochs(trace: Trace, replicas: int, serve: Callable[[Trace], RunRecord]) -> RunRecord:
-    """The requests of a trace that is `divisible`, without iteration log. `serve` serves the calls of an epoch, which count from its begin.
+def in_epochs(trace: Trace, replicas: int, run: Callable[[Trace], RunRecord]) -> RunRecord:
+    """The requests of a trace that is `divisible`, without iteration log. `run` runs the calls of an epoch, which count from its begin.
     Raises OverflowError where no idle moment comes in time.
     """
     parts: list[RunRecord] = []
@@ -41,7 +41,7 @@ def in_epochs(trace: Trace, replicas: int, serve: Callable[[Trace], RunRecord]) 
     while first < len(trace):
         begin_s = float(np.floor(trace.arrival_s[first]))
         last = max(int(np.searchsorted(trace.arrival_s, begin_s + EPOCH_S)), first + 1)
-        record = serve(_part(trace, first, last, begin_s))
+        record = run(_part(trace, first, last, begin_s))
         count = _served_before_idle(record) if last < len(trace) else last - first
         parts.append(_moved(record, count, begin_s, first % replicas, replicas))
         first += count

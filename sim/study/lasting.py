@@ -119,18 +119,18 @@ class Lasts:
         Trials are as long as the first one has to be: if each ended when it seems clear, those that err would end first.
         """
         if not self._lasts:
-            record = self._serve(trial, factor, None if self._whole is None else math.ceil(self._whole * factor))
+            record = self._run(trial, factor, None if self._whole is None else math.ceil(self._whole * factor))
             latency = request_latencies_ms(record)
             used = tuple(read(latency))
             return Lasting(used, (0.0,) * len(used), latency, False, len(latency["ttft"]), _tokens_per_s(record, slice(None)))
         if self._first is None:
-            self._first = until_still(lambda requests: self._serve(0, 1.0, requests), read)
+            self._first = until_still(lambda requests: self._run(0, 1.0, requests), read)
         found = self._first
         if trial or factor != 1.0:
-            found = until_still(lambda requests: self._serve(trial, factor, requests), read, found.requests)
+            found = until_still(lambda requests: self._run(trial, factor, requests), read, found.requests)
         return replace(found, tokens_per_s=found.tokens_per_s * self._times)
 
-    def _serve(self, trial: int, factor: float, requests: int | None) -> RunRecord:
+    def _run(self, trial: int, factor: float, requests: int | None) -> RunRecord:
         redraw, factor = self.study.workload.redraw, factor * self._share
         trace = self.study.workload.trace if redraw is None else redraw(trial, requests)
         if factor != 1.0:
@@ -149,21 +149,21 @@ def outgrows(study: Study) -> bool:
     if redraw is None or not can_last(study.workload):
         return False
 
-    def serve(requests: int) -> RunRecord:
+    def run(requests: int) -> RunRecord:
         trace = redraw(0, requests)
         check_all_fit(study, trace, pools)
         return run_planned(study, pools, trace)
 
-    return until_still(serve, lambda _: [0.0]).grows
+    return until_still(run, lambda _: [0.0]).grows
 
 
-def until_still(serve: Callable[[int], RunRecord], read: Read, least: int = 0) -> Lasting:
-    """Serve more and more requests until the figures that are read are known well enough, and nothing follows a trend; or until the queue
+def until_still(run: Callable[[int], RunRecord], read: Read, least: int = 0) -> Lasting:
+    """Run more and more requests until the figures that are read are known well enough, and nothing follows a trend; or until the queue
     is seen to grow without end. With `least` requests the figures are taken to be known well enough.
     """
     requests, rises = least or FIRST, 0
     while True:
-        record, last = serve(requests), requests >= MOST
+        record, last = run(requests), requests >= MOST
         arrival = np.asarray(record.requests["arrival_s"], dtype=float)
         order = np.argsort(arrival, kind="stable")
         arrival, span = arrival[order], float(np.ptp(arrival))

@@ -32,7 +32,7 @@ from sim.engine.rows.made import uncovered
 from sim.engine.rows.served import Expanded
 from sim.rates.serving import HostRates
 from sim.results.record import AT_ENGINE, RunRecord
-from sim.study.direct import serve_directly
+from sim.study.direct import run_trace
 from sim.ticks import TICK_S
 from sim.workload.content import Grown, SystemPrompt
 from sim.workload.sources import TraceSource
@@ -79,7 +79,7 @@ class Case:
 
     def in_arrays(self, *, fast: bool = False, keep: bool = True) -> RunRecord:
         asked = self.trace, self.config, self.cost, self.host, self.replicas, self.router, self.options, self.clients, self.moves
-        return serve_directly(*asked, keep=keep, fast=fast, apart=not fast and not self.together)
+        return run_trace(*asked, keep=keep, fast=fast, apart=not fast and not self.together)
 
 
 @st.composite
