@@ -111,5 +111,5 @@ def test_an_engine_that_does_not_overlap_is_predicted_as_one(name, overlaps, mon
     asked = []
     monkeypatch.setattr(ServingOverhead, "applied", lambda _, rates, ahead=True: asked.append(ahead) or rates)
     run_of = read_served(MEASURED / "validation" / f"{name}.nc")
-    list(left_out(replace(run_of, experiments=run_of.experiments[:1]), draws=1, unseen=True))
+    list(left_out(replace(run_of, experiments=run_of.experiments[:1]), draws=1, held_out=True))
     assert asked[0] is overlaps  # the second is of its API server, whose latencies do not ask
