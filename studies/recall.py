@@ -36,9 +36,9 @@ def run(out: Path | None, draws: int, chains: int, seed: int, as_json: bool) -> 
         low, median, high = np.quantile(rng.binomial(t.trials, recall) / t.trials, [0.05, 0.5, 0.95])
         rows.append({"model": t.model, "haystack": t.haystack, "context_tokens": t.context_tokens, "k_blocks": t.k_blocks,
                      "trials": int(t.trials), "observed": t.successes / t.trials, "median": median, "low": low, "high": high})  # fmt: skip
-    scalars = {
-        n: np.quantile(model.scalars[n], [0.05, 0.5, 0.95]).tolist() for n in ("context_slope", "cell_sd", "haystack_sd", "model_sd")
-    }
+    drawn = {f"context_slope, {text}": values for text, values in model.context.items()}
+    drawn |= {n: model.scalars[n] for n in ("context_log_sd", "cell_sd", "haystack_sd", "model_sd")}
+    scalars = {name: np.quantile(values, [0.05, 0.5, 0.95]).tolist() for name, values in drawn.items()}
     if as_json:
         click.echo(json.dumps({"cells": rows, "parameters": scalars, **asdict(diagnostics)}, indent=1))
     else:

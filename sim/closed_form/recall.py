@@ -1,6 +1,6 @@
 """Recall predicted where nothing was measured: draws of the hierarchical logistic model of `studies.needle_recall`, packaged as JSON.
 
-    logit recall = intercept[haystack] + offset[model] + budget[haystack] * (log2 k - 3) - context * (log2 tokens - 15) + cell
+    logit recall = intercept[haystack] + offset[model] + budget[haystack] * (log2 k - 3) - context[haystack] * (log2 tokens - 15) + cell
 
 A haystack or model never tried is drawn from its population, and so is the cell: what the line misses at one cell.
 """
@@ -20,20 +20,21 @@ from sim.errors import SimctlError, UsageError
 from sim.files import package_path
 from sim.quantiles import quantiles
 
-PACKAGED, SCHEMA = "data/posteriors/recall.json", "simctl-recall/1"
+PACKAGED, SCHEMA = "data/posteriors/recall.json", "simctl-recall/2"
 REFERENCE_LOG2_K, REFERENCE_LOG2_CONTEXT = 3.0, 15.0
-SCALARS = ("level", "haystack_sd", "budget_log_mean", "budget_log_sd", "model_sd", "context_slope", "cell_sd")
+SCALARS = ("level", "haystack_sd", "budget_log_mean", "budget_log_sd", "model_sd", "context_log_mean", "context_log_sd", "cell_sd")
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class RecallModel:
-    """Draws [draw] of the model: scalars by name; intercept and budget slope by haystack; offset by model."""
+    """Draws [draw] of the model: scalars by name; intercept, budget and context slopes by haystack; offset by model."""
 
     scalars: Mapping[str, Array]
     intercept: Mapping[str, Array]
     budget: Mapping[str, Array]
+    context: Mapping[str, Array]
     offset: Mapping[str, Array]
     basis: str
 
@@ -48,11 +49,12 @@ class RecallModel:
         """Draws of (logit recall of 8 blocks at a context, what a doubling of the blocks adds)."""
         s = self.scalars
         # the same seed draws the same cell effect at every k and context, so that more budget never predicts less
-        noise = np.random.default_rng(seed).standard_normal((4, len(s["level"])))
+        noise = np.random.default_rng(seed).standard_normal((5, len(s["level"])))
         intercept = self.intercept.get(haystack or "", s["level"] + s["haystack_sd"] * noise[0])
         budget = self.budget.get(haystack or "", np.exp(s["budget_log_mean"] + s["budget_log_sd"] * noise[1]))
         offset = self.offset.get(model or "", s["model_sd"] * noise[2])
-        at = intercept + offset + s["cell_sd"] * noise[3] - s["context_slope"] * (np.log2(context_tokens) - REFERENCE_LOG2_CONTEXT)
+        context = self.context.get(haystack or "", np.exp(s["context_log_mean"] + s["context_log_sd"] * noise[4]))
+        at = intercept + offset + s["cell_sd"] * noise[3] - context * (np.log2(context_tokens) - REFERENCE_LOG2_CONTEXT)
         return np.asarray(at), np.asarray(budget)
 
     def interval(self, model: str | None, haystack: str | None, context_tokens: int, k_blocks: int) -> tuple[float, float, float]:
@@ -82,12 +84,12 @@ def parse_recall(text: str) -> RecallModel:
         if body["schema"] != SCHEMA:
             raise ValueError(f"schema {body['schema']!r}")
         scalars = {name: _draws(body[name]) for name in SCALARS}
-        names = ("intercept", "budget_slope", "model_offset")
-        intercept, budget, offset = ({str(k): _draws(v) for k, v in body[name].items()} for name in names)
-        columns = [*scalars.values(), *intercept.values(), *budget.values(), *offset.values()]
+        names = ("intercept", "budget_slope", "context_slope", "model_offset")
+        intercept, budget, context, offset = ({str(k): _draws(v) for k, v in body[name].items()} for name in names)
+        columns = [*scalars.values(), *intercept.values(), *budget.values(), *context.values(), *offset.values()]
         if len({len(column) for column in columns}) != 1:
             raise ValueError("columns of different length")
-        return RecallModel(scalars, intercept, budget, offset, str(body["basis"]))
+        return RecallModel(scalars, intercept, budget, context, offset, str(body["basis"]))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SimctlError(f"{PACKAGED}: not a recall model ({error})") from None
 

@@ -346,7 +346,8 @@ def _needed(q: WhatIf, rates: RateDraws) -> Iterator[str]:
     if found is None:
         return
     text, (low, median, high) = found
-    said = f"{100 * GOOD_RECALL:g} % on {text} needs k = {median:,.0f} [{low:,.0f}-{high:,.0f}] of {most:,} blocks by the same model"
+    widest = f"{high:,.0f}" if high <= most else "all"
+    said = f"{100 * GOOD_RECALL:g} % on {text} needs k = {median:,.0f} [{low:,.0f}-{widest}] of {most:,} blocks by the same model"
     if median > most:
         yield f"{said}: more than there are."
         return

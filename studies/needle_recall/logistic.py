@@ -1,9 +1,10 @@
 """A hierarchical logistic model of needle recall.
 
-    logit recall = a[haystack] + u[model] + b[haystack] * (log2 k - 3) - c * (log2 context - 15) + cell
+    logit recall = a[haystack] + u[model] + b[haystack] * (log2 k - 3) - c[haystack] * (log2 context - 15) + cell
 
 k in blocks of 128 tokens, so the reference cell is k = 8 at 32K. b and c are positive: a larger budget never finds less and a
-longer haystack is never easier. Haystacks and models are exchangeable draws, so that a text or a model never tried gets the
+longer haystack is never easier. What one text says of its slopes says little of another text's: c was read off a looped paragraph alone.
+Haystacks and models are exchangeable draws, so that a text or a model never tried gets the
 population's spread; `cell` is what the line misses at one cell, and a cell never tried draws its own.
 """
 
@@ -41,7 +42,10 @@ def recall_model(evidence: Evidence) -> Any:
         budget_mean = pm.Normal("budget_log_mean", 0.0, 0.5)
         budget_sd = pm.HalfNormal("budget_log_sd", 0.4)
         budget = pm.Deterministic("budget_slope", pt.exp(budget_mean + budget_sd * pm.Normal("budget_z", dims="haystack")), dims="haystack")
-        context = pm.LogNormal("context_slope", 0.0, 0.7)
+        context_mean = pm.Normal("context_log_mean", 0.0, 0.7)
+        context_sd = pm.HalfNormal("context_log_sd", 0.5)
+        slopes = pt.exp(context_mean + context_sd * pm.Normal("context_z", dims="haystack"))
+        context = pm.Deterministic("context_slope", slopes, dims="haystack")
         cell_sd = pm.HalfNormal("cell_sd", 0.4)
         cell = pm.Normal("cell_z", dims="cell")
 
@@ -51,7 +55,7 @@ def recall_model(evidence: Evidence) -> Any:
             c = np.array([cells.index(cell_label(r.model, r.haystack, r.context_tokens, r.k_blocks)) for r in of])
             k = np.array([np.log2(r.k_blocks) - REFERENCE_LOG2_K for r in of])
             n = np.array([np.log2(r.context_tokens) - REFERENCE_LOG2_CONTEXT for r in of])
-            return intercept[h] + offset[m] + budget[h] * k - context * n + cell_sd * cell[c]
+            return intercept[h] + offset[m] + budget[h] * k - context[h] * n + cell_sd * cell[c]
 
         eta = logits(evidence.trials)
         found = pm.Data("found", np.array([float(r.successes) for r in evidence.trials]))

@@ -28,7 +28,7 @@ def write(path: Path, model: RecallModel) -> None:
     """The packaged form, whole or not at all."""
     body: dict[str, Any] = {"schema": SCHEMA, "basis": model.basis}
     body |= {name: model.scalars[name].tolist() for name in SCALARS}
-    tables = {"intercept": model.intercept, "budget_slope": model.budget, "model_offset": model.offset}
+    tables = {"intercept": model.intercept, "budget_slope": model.budget, "context_slope": model.context, "model_offset": model.offset}
     body |= {name: {k: v.tolist() for k, v in table.items()} for name, table in tables.items()}
     write_text(path, json.dumps(body) + "\n")
 
@@ -50,6 +50,7 @@ def thinned(posterior: Any, evidence: Evidence) -> RecallModel:
         **{name: column(name) for name in SCALARS},
         "intercept": {h: column("intercept", haystack=h) for h in haystacks},
         "budget_slope": {h: column("budget_slope", haystack=h) for h in haystacks},
+        "context_slope": {h: column("context_slope", haystack=h) for h in haystacks},
         "model_offset": {m: column("model_offset", model=m) for m in models},
     }
     return parse_recall(json.dumps(body))

@@ -99,10 +99,21 @@ def recall(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> d
     trial_counts = np.array([t.trials for t in trials])
 
     def found(truth: Mapping[str, Array], rng: np.random.Generator) -> dict[str, Any]:
-        eta = truth["intercept"][h] + truth["model_offset"][m] + truth["budget_slope"][h] * k - truth["context_slope"] * n
+        eta = truth["intercept"][h] + truth["model_offset"][m] + truth["budget_slope"][h] * k - truth["context_slope"][h] * n
         return {"found": rng.binomial(trial_counts, expit(eta + truth["cell_sd"] * truth["cell_z"][c])).astype(float)}
 
-    parameters = ["level", "haystack_sd", "intercept", "budget_log_mean", "budget_log_sd", "budget_slope", "model_sd", "context_slope"]
+    parameters = [
+        "level",
+        "haystack_sd",
+        "intercept",
+        "budget_log_mean",
+        "budget_log_sd",
+        "budget_slope",
+        "model_sd",
+        "context_log_mean",
+        "context_log_sd",
+    ]
+    parameters += ["context_slope"]
     study = Sampled(Graph(model), [*parameters, "cell_sd"], {}, ("model_offset", "cell_z"), data=found)
     return sampled_ranks(study, runs, rng, replace(settings, target_accept=0.99))
 

@@ -67,7 +67,9 @@ def test_what_engines_take_is_json_where_asked(monkeypatch, printed):
 
 def test_recall_is_json_where_asked(monkeypatch, printed):
     model = SimpleNamespace(
-        predict=lambda *_: np.full(200, 0.9), scalars={n: np.ones(9) for n in ("context_slope", "cell_sd", "haystack_sd", "model_sd")}
+        predict=lambda *_: np.full(200, 0.9),
+        scalars={n: np.ones(9) for n in ("context_log_sd", "cell_sd", "haystack_sd", "model_sd")},
+        context={},
     )
     monkeypatch.setattr("studies.needle_recall.package.learn", lambda evidence, settings: (model, FINE))
     report = json.loads(printed(recall.main, "--json"))

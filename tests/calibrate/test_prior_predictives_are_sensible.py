@@ -137,10 +137,10 @@ def test_a_knee_lies_between_one_and_thousands():
 
 def test_recall_is_open_before_any_trial_and_falls_with_context():
     evidence = published()
-    truth = drawn(recall_model(evidence), ["level", "haystack_sd", "context_slope", "budget_log_mean"])
+    truth = drawn(recall_model(evidence), ["level", "haystack_sd", "context_log_mean", "budget_log_mean"])
     rng = np.random.default_rng(0)
     level = truth["level"] + truth["haystack_sd"] * rng.standard_normal(DRAWS)
-    near, far = (expit(level - truth["context_slope"] * (context - 15)) for context in (13, 20))
+    near, far = (expit(level - np.exp(truth["context_log_mean"]) * (context - 15)) for context in (13, 20))
     assert 0.05 < np.mean(near < 0.9) < 0.6  # neither sure of success nor of failure
     assert np.mean(far < near) == 1.0
     assert np.ptp(np.quantile(far, [0.05, 0.95])) > 0.8

@@ -13,12 +13,12 @@ from studies.needle_recall.needle_trials import AtLeast, Bound, Evidence, Needle
 from studies.needle_recall.package import thinned
 
 TRUE = {"prose": (0.3, 1.2), "loop": (4.0, 1.0)}  # intercept, slope per doubling of k
-CONTEXT_SLOPE = 1.1
+CONTEXT_SLOPE = {"prose": 1.3, "loop": 0.9}
 
 
 def truth(haystack, context, k):
     intercept, slope = TRUE[haystack]
-    return expit(intercept + slope * (np.log2(k) - 3) - CONTEXT_SLOPE * (np.log2(context) - 15))
+    return expit(intercept + slope * (np.log2(k) - 3) - CONTEXT_SLOPE[haystack] * (np.log2(context) - 15))
 
 
 @pytest.fixture(scope="module")
@@ -48,11 +48,9 @@ def model(sampled):
 
 def test_slopes_and_levels_are_recovered(posterior):
     for haystack, (intercept, slope) in TRUE.items():
-        for name, true in (("intercept", intercept), ("budget_slope", slope)):
+        for name, true in (("intercept", intercept), ("budget_slope", slope), ("context_slope", CONTEXT_SLOPE[haystack])):
             low, high = np.quantile(posterior[name].sel(haystack=haystack), [0.005, 0.995])
             assert low <= true <= high, (haystack, name)
-    low, high = np.quantile(posterior["context_slope"], [0.005, 0.995])
-    assert low <= CONTEXT_SLOPE <= high
 
 
 def test_a_cell_between_the_measured_ones_is_predicted(model):
