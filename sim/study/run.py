@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 
@@ -163,7 +164,9 @@ def run_fast(
     def fast(config: EngineConfig, cost: IterationCost) -> Engine:
         return RowsEngine(config, cost.steps, shared, numbers, quick, most)
 
-    return _run(study, pools, trace, draw, fast, False, on_progress, Clock())
+    record = _run(study, pools, trace, draw, fast, False, on_progress, Clock())
+    gc.collect(0)  # an engine and what calls it hold each other, megabytes a run, and commands look for circles rarely
+    return record
 
 
 def _run(
