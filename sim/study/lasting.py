@@ -23,6 +23,7 @@ from sim.results.metrics import request_latencies_ms
 from sim.results.record import RunRecord
 from sim.study.run import check_all_fit, planned, run_planned
 from sim.study.studied import PlannedPool, Study
+from sim.workload.trace import Trace
 from sim.workload.workload import Workload
 
 Floats = NDArray[np.float64]
@@ -38,6 +39,7 @@ T_95 = 2.262  # Student's t, 9 degrees of freedom, 95 %
 CLOSE = 0.2  # half an interval of so much of a figure is small: many trials know it better
 LASTS = 8.0  # a run lasts at least so many answers of its first requests
 TREND = 3.0  # standard errors
+RARE = 1e-3
 STEADY, GREW = 1.2, 1.8  # from the second quarter of a run to the last; a saturated queue: 2.3, one that just keeps up: 1.5
 
 
@@ -132,7 +134,7 @@ class Lasts:
 
     def _run(self, trial: int, factor: float, requests: int | None) -> RunRecord:
         redraw, factor = self.study.workload.redraw, factor * self._share
-        trace = self.study.workload.trace if redraw is None else redraw(trial, requests)
+        trace = self.study.workload.trace if redraw is None else without_rare(redraw(trial, requests), self.pools)
         if factor != 1.0:
             trace = trace.rate_scaled(factor)
         check_all_fit(self.study, trace, self.pools)
@@ -140,6 +142,17 @@ class Lasts:
         if self._lost and (changes := changes_of(self._lost, float(np.nanmax(trace.arrival_s)), [redraw.seed if redraw else 0, trial])):
             study = replace(study, fleet=replace(study.whole_fleet, changes=changes))
         return run_planned(study, self.pools, trace, trial)
+
+
+def without_rare(trace: Trace, pools: Sequence[PlannedPool]) -> Trace:
+    """Drawn calls without those too long for every engine, where less than RARE of them are and none waits for another: a server turns
+    them away, and no trial of many hangs on them.
+    """
+    longest = max(min(pool.config.max_model_len, pool.config.kv_capacity_tokens) for pool in pools)
+    fits = trace.prompt_tokens + trace.output_tokens <= longest
+    if fits.all() or fits.mean() < 1.0 - RARE or any(trace.session_ids) or trace.after:
+        return trace
+    return trace.taken(np.flatnonzero(fits))
 
 
 def outgrows(study: Study) -> bool:
