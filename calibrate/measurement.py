@@ -26,6 +26,7 @@ CHECKPOINTS: dict[str, dict[str, Any]] = {
 }
 # Kernels of linear layers in measurements before FIRST_SAID, whose files do not say them: AWQ by Marlin, and no engine had DeepGEMM.
 UNSAID, FIRST_SAID = {"awq": "marlin", "fp8-block": "cutlass"}, "2026-11-28"
+DIMENSION, SAID = "This is a netCDF dimension", ("long_name", "units")  # NAME of what is no variable; attributes of one
 STORED = ("mxfp4",)  # that a config.json names, and a file written before it was looked for does not
 
 
@@ -39,22 +40,22 @@ def open_measurement(path: str | Path, only: Sequence[str] | None = None) -> Any
     if not begins.startswith(NETCDF):
         raise UsageError(f"{path}: not a netCDF measurement (it does not begin as one)")
     try:
-        data = whole(lambda: _some(path, only) if only is not None and begins == NETCDF[0] else _all(path))
+        data = whole(lambda: _by_hdf5(path, only) if begins == NETCDF[0] else _by_xarray(path))
     except DamagedFileError as damage:
         raise UsageError(f"{path}: not a netCDF measurement ({damage})") from None
     # packed as float32 (hw.artifact), computed with as float64
     return data.assign({n: v.astype(np.float64) for n, v in data.data_vars.items() if v.dtype == np.float32})
 
 
-def _all(path: str | Path) -> Any:
+def _by_xarray(path: str | Path) -> Any:
     import xarray as xr
 
     with xr.open_dataset(path, decode_timedelta=False) as opened:
         return opened.load()
 
 
-def _some(path: str | Path, names: Sequence[str]) -> Any:
-    """A few variables of many: xarray takes ten times as long to look at all of them first."""
+def _by_hdf5(path: str | Path, only: Sequence[str] | None) -> Any:
+    """All variables, or those named: xarray takes ten times as long, most of it to look at each of them first."""
     import h5py
     import xarray as xr
 
@@ -64,15 +65,15 @@ def _some(path: str | Path, names: Sequence[str]) -> Any:
 
     columns = {}
     with h5py.File(path, "r") as file:
-        for name in names:
-            if name in file:
+        for name in file if only is None else only:
+            if name in file and not plain(file[name].attrs.get("NAME", "")).startswith(DIMENSION):
                 values, dims = file[name][...], tuple(dim[0].name.lstrip("/") for dim in file[name].dims)
                 if values.dtype.kind == "S" and values.ndim == 2:  # text as arrays of characters
                     values, dims = np.char.decode(values.view(f"S{values.shape[1]}")[:, 0]), dims[:1]
                 elif values.dtype.kind == "O":
-                    values = np.array([v.decode() if isinstance(v, bytes) else v for v in values], dtype=object)
-                columns[name] = (dims, values, {"units": plain(file[name].attrs["units"])} if "units" in file[name].attrs else {})
-        return xr.Dataset(columns, attrs={name: plain(value) for name, value in file.attrs.items()})
+                    values = np.asarray(file[name].asstr()[...], dtype=object)
+                columns[name] = (dims, values, {each: plain(file[name].attrs[each]) for each in SAID if each in file[name].attrs})
+        return xr.Dataset(columns, attrs={name: plain(value) for name, value in file.attrs.items() if name != "_NCProperties"})
 
 
 def check_columns(

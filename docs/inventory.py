@@ -19,13 +19,12 @@ HEAD = "| file | device | when (UTC) | software | how | holds | complete |\n|---
 
 def table(folder: Path) -> str:
     """The rows of every netCDF file under `folder`, as Markdown, by path."""
-    import xarray as xr
+    from calibrate.measurement import open_measurement
 
-    rows = [HEAD]
-    for path in sorted(folder.rglob("*.nc")):
-        with xr.open_dataset(path) as data:
-            rows.append(f"| {path.relative_to(folder).with_suffix('')} | {' | '.join(_row(data))} |")
-    return "\n".join(rows)
+    paths = sorted(folder.rglob("*.nc"))
+    return "\n".join(
+        [HEAD, *(f"| {path.relative_to(folder).with_suffix('')} | {' | '.join(_row(open_measurement(path)))} |" for path in paths)]
+    )
 
 
 def _row(data: xr.Dataset) -> list[str]:

@@ -25,17 +25,17 @@ def packaged_read_once():
     from calibrate import measurement
     from calibrate.measured_files import packaged_measurements
 
-    packaged, known, read = set(packaged_measurements()), {}, measurement._all
+    packaged, known, read = set(packaged_measurements()), {}, measurement._by_hdf5
 
-    def once(path):
-        if Path(path) not in packaged:
-            return read(path)
+    def once(path, only):
+        if Path(path) not in packaged or only is not None:
+            return read(path, only)
         if path not in known:
-            known[path] = read(path)
+            known[path] = read(path, None)
         return known[path].copy(deep=True)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measurement, "_all", once)
+        patch.setattr(measurement, "_by_hdf5", once)
         yield
 
 

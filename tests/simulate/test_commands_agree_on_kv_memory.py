@@ -21,8 +21,7 @@ def asked(name, gpu, tp, **limits):
     return Deployment.of(name, gpu, tp=tp, **limits)
 
 
-@pytest.mark.parametrize(("gpu", "tp"), GPUS)
-@pytest.mark.parametrize("name", list_shapes())
+@pytest.mark.parametrize(("name", "gpu", "tp"), [(name, *GPUS[i % len(GPUS)]) for i, name in enumerate(list_shapes())])
 def test_the_longest_request_of_one_command_is_that_of_all(name, gpu, tp):
     try:
         d = asked(name, gpu, tp)
