@@ -86,7 +86,7 @@ def test_output_fits_80_columns(path):
 
 
 def test_every_image_has_a_command():
-    scripts = "".join(text_of(ROOT / "docs" / f"{name}.py") for name in ("refresh", "replication", "kernels_page"))
+    scripts = "".join(text_of(ROOT / "docs" / f"{name}.py") for name in ("refresh", "replication", "kernels_page", "routing"))
     for path in (ROOT / "docs" / "img").iterdir():
         assert path.name in scripts, path.name
 
