@@ -112,7 +112,7 @@ def unknown_model(name: str, catalogue: Mapping[str, str]) -> UsageError:
     """The error for a name that nothing here is: the two nearest, and how to give a configuration."""
     known = {key(base): base for base in (*catalogue.values(), *_table()["shapes"])} | {**_stems(), **catalogue}
     last = name.rpartition("/")[2].partition(":")[0]
-    hint = did_you_mean(last, known, most=2, cutoff=0.5) or ";"
+    hint = did_you_mean(last, (), most=2, cutoff=0.5, index=known) or ";"
     short = name if len(name) <= 80 else name[:77] + "..."
     return UsageError(f"unknown model {short!r}{hint} `simctl models` lists {len(set(known.values()))} shapes; {HOW}")
 

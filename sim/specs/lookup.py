@@ -34,14 +34,14 @@ def given_path(text: str, suffixes: tuple[str, ...]) -> Path | None:
     return None
 
 
-def did_you_mean(name: str, known: Collection[str] | Mapping[str, str], most: int = 1, cutoff: float = 0.6) -> str:
-    """`; did you mean 'A10'?`, or nothing when nothing is close. Known are names, or a mapping from their keys (`key`).
+def did_you_mean(name: str, known: Collection[str], most: int = 1, cutoff: float = 0.6, index: Mapping[str, str] | None = None) -> str:
+    """`; did you mean 'A10'?`, or nothing when nothing is close to one of the names `known`, or of an `index` from keys (`key`) to names.
 
     At the most `most` of them, each of a ratio (difflib) to `name` from `cutoff` up.
     """
     import difflib
 
-    by_key = known if isinstance(known, Mapping) else {key(k): k for k in known}
+    by_key = {key(each): each for each in known} if index is None else index
     close = difflib.get_close_matches(key(name), by_key, n=12 * most if most > 1 else 1, cutoff=cutoff)  # several keys may be of one name
     names = list(dict.fromkeys(by_key[each] for each in close))[:most]
     return f"; did you mean {' or '.join(map(repr, names))}?" if names else ""
@@ -59,6 +59,6 @@ def unknown(kind: str, name: str, index: Mapping[str, str], names: Collection[st
     """The error for a name that is not in the catalogue: a suggestion, for cards one of the same silicon, then what is known."""
     if kind == "GPU":
         index = {key(known): known for known in names if _chips(name) & _chips(known)}
-    hint = did_you_mean(name, index, cutoff=0.0 if kind == "GPU" else 0.6) or ";"
+    hint = did_you_mean(name, (), index=index, cutoff=0.0 if kind == "GPU" else 0.6) or ";"
     short = name if len(name) <= 80 else name[:77] + "..."
     return UsageError(f"unknown {kind} {short!r}{hint} known: {', '.join(names)}{more}")

@@ -72,7 +72,7 @@ def _simulated(*more):
 
 def test_simulate_is_a_screen_that_ends_with_the_answer():
     text = _simulated("--request-rate", "8")
-    assert len(text.splitlines()) <= 31
+    assert len(text.splitlines()) <= 35
     assert not [word for word in INNER if word in text]
     answer = text[text.index("=> ") :]
     assert "keeps up with" in answer

@@ -19,7 +19,7 @@ ASKED = (
 @pytest.fixture(scope="module")
 def cut_short(tmp_path_factory):
     file = tmp_path_factory.mktemp("plan") / "plan.json"
-    done = run(*ASKED, "--within", "0.5s", "-o", str(file))
+    done = run(*ASKED, "--within", "0.05s", "-o", str(file))
     assert done.code in (0, 1), done.stderr
     assert not json.loads(file.read_text())["answer"]["finished"]
     return file
