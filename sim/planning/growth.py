@@ -26,7 +26,7 @@ class Month:
     times: float
     count: int | None
     gpus: int
-    usd_per_hour: float
+    usd_per_hour: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def year_of(
     months = []
     for each, count in zip(times, counts.max(axis=1).tolist(), strict=True):
         fits = count <= len(holds)
-        months.append(Month(each, count if fits else None, choice.gpus_of(count) if fits else 0, choice.cost(count) if fits else math.nan))
+        months.append(Month(each, count if fits else None, choice.gpus_of(count) if fits else 0, choice.cost(count) if fits else None))
     shares = [(counts >= unit).mean() for unit in range(1, counts.max() + 1)]
     each_usd = np.diff([0.0, *(choice.cost(unit) for unit in range(1, len(shares) + 1))])
     used_usd = np.array(shares) * each_usd * MONTHS * MONTH_H

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sim.planning.router_args import ROUTER_IMAGE, router_arguments, router_command
+from sim.planning.router_args import PREFIX_AWARE, ROUTER_IMAGE, router_arguments, router_command
 from sim.planning.servers import PORT, Server, one_node, prefills, startup_s, storage_gib, yaml_documents
 
 DYNAMO_IMAGE = "nvcr.io/nvidia/ai-dynamo/vllm-runtime:1.6.1"
@@ -22,7 +22,6 @@ DYNAMO_MODES = {
     "least-requests": "least-loaded",
     "dynamo": "kv",
 }
-PREFIX_AWARE = ("prefix-affinity", "lmetric", "unified", "vllm-router", "sglang-router", "llm-d")
 Written = tuple[str, list[str]]
 
 

@@ -40,11 +40,13 @@ def canonical(name: str, document: Any, folder: Path) -> Any:
 
 def with_runtimes(documents: Sequence[Any]) -> list[Any]:
     """The documents, each KServe model with command and arguments of the ServingRuntime among them that it names."""
-    runtimes = {_at(each, "metadata", "name"): each for each in documents if str(_at(each, "kind")).endswith("ServingRuntime")}
+    named = [(_at(each, "metadata", "name"), each) for each in documents if str(_at(each, "kind")).endswith("ServingRuntime")]
+    runtimes = {name: each for name, each in named if isinstance(name, str)}
     used, found = [], []
     for document in documents:
         model = _at(document, "spec", "predictor", "model")
-        runtime = runtimes.get(_at(model, "runtime"))
+        wanted = _at(model, "runtime")
+        runtime = runtimes.get(wanted) if isinstance(wanted, str) else None
         containers = _at(runtime, "spec", "containers")
         if isinstance(containers, list) and containers and isinstance(containers[0], dict):
             base = containers[0]

@@ -297,6 +297,11 @@ def test_a_file_beside_sets_what_the_text_does_not(tmp_path):
             "docker run ghcr.io/huggingface/text-generation-inference:3.0 --model-id Qwen/Qwen3-8B",
             "text-generation-inference is not",
         ),
+        (
+            "isvc.yaml",
+            "{kind: ServingRuntime, metadata: {name: [a]}}\n---\nspec: {predictor: {model: {runtime: {b: c}}}}",
+            "no `vllm serve`",
+        ),
         ("compose.yml", "services: {a: {image: ollama/ollama}}", "Ollama runs llama.cpp: --engine llamacpp"),
         ("compose.yml", "services: {a: {image: nvcr.io/nim/meta/llama-3.1-8b-instruct:1.8}}", "a NIM chooses its engine"),
         ("serve.py", "cmd = ['vllm', 'serve']", "a Python program, which is not run"),

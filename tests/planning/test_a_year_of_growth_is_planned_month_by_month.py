@@ -1,6 +1,7 @@
 """`--growth` says what each month needs, and reserves a unit where its used hours cost more on demand."""
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -39,6 +40,7 @@ def test_months_beyond_the_limits_say_so():
     year = year_of(8.0, [1.0], UNIT, 1, 4, _held(1.0), {})
     assert [month.count for month in year.months][-3:] == [None] * 3
     assert "end before the growth" in year.text()
+    json.loads(json.dumps(asdict(year), allow_nan=False))
 
 
 def test_a_plan_of_a_year(tmp_path):
