@@ -39,7 +39,17 @@ def what_if_of(options: Mapping[str, Any]) -> WhatIf | RegimeMap:
     given |= {field: options[name] for name, field in fields.items() if options[name] is not None}
     if options["think_time"] is not None and options["users"] is None:
         raise UsageError("--think-time is of people: give --users N")
-    return WhatIf(deployment_of(options), options["context"], **given)
+    return WhatIf(deployment_of(options), context_of(options), **given)
+
+
+def context_of(options: Mapping[str, Any]) -> int:
+    """Tokens of a what-if's context: --ctx, or prompt and answer."""
+    from simctl.options.what_if_parser import OUTPUT_TOKENS
+
+    context, prompt = options["context"], options["random_input_len"]
+    if (context is None) == (prompt is None):
+        raise UsageError("give one of --ctx TOKENS, all that a user's context holds, and --random-input-len TOKENS, its prompt")
+    return int(context if prompt is None else prompt + (options["random_output_len"] or OUTPUT_TOKENS))
 
 
 def of_sparse(options: Mapping[str, Any]) -> bool:
@@ -47,15 +57,16 @@ def of_sparse(options: Mapping[str, Any]) -> bool:
     from sim.rates.stack_rates import LONG_CONTEXT
 
     asked = options["sparse"] or any(options[name] is not None for name in ("ks", "kv_in", "stack"))
-    return asked or (options["users"] is None and options["context"] >= LONG_CONTEXT)
+    return asked or (options["users"] is None and context_of(options) >= LONG_CONTEXT)
 
 
 def _regime_map(options: Mapping[str, Any], given: Mapping[str, Any]) -> RegimeMap:
     from sim import RegimeMap
 
-    high, ks = options["context"], options["ks"] or (8,)
-    if len(ks) > 1 or any(options[name] for name in ("explain", "users", "think_time", "random_output_len")):
-        raise UsageError("--map: of one --k, and without --explain, --users, --think-time and --random-output-len")
+    high, ks = context_of(options), options["ks"] or (8,)
+    lengths = ("random_input_len", "random_output_len")
+    if len(ks) > 1 or any(options[name] for name in ("explain", "users", "think_time", *lengths)):
+        raise UsageError("--map: of --ctx and one --k, and without --explain, --users and --think-time")
     if high < SHORTEST:
         raise UsageError(f"--map: contexts start at {SHORTEST} tokens, beyond --ctx {high}")
     contexts = tuple(SHORTEST * 2**i for i in range(40) if SHORTEST * 2**i <= high)

@@ -13,11 +13,12 @@ OUTPUT_TOKENS = 128  # that of sim.closed_form.serving, which takes long to impo
 
 
 @click.command("what-if", cls=Sectioned, sections={})
-@click.option("--ctx", "context", type=TOKENS, required=True, help="Context length: 8192, 128K, 1M (K = 2**10, M = 2**20).")
+@click.option("--ctx", "context", type=TOKENS, help="Context length, prompt and answer: 8192, 128K, 1M (K = 2**10, M = 2**20).")
 @deployment_options
 @limit_options
 @users_option
 @click.option("--think-time", type=PAUSE, help="Time that each of --users thinks between requests: 30s. [default: 0]")
+@click.option("--random-input-len", type=TOKENS, help="In the place of --ctx: tokens of a prompt, to which the answer's come.")
 @click.option("--random-output-len", type=TOKENS, help=f"Output tokens of an answer, at the context's end. [default: {OUTPUT_TOKENS}]")
 @click.option("--batch", "batches", type=BATCHES, help="Users at once, comma-separated. [default: 1; of a map 1 to 32]")
 @click.option("--sparse", is_flag=True, help="Lay out sparse attention, too. [default: from 64K tokens on, or with --k, --map or --stack]")
