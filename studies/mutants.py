@@ -48,11 +48,11 @@ class Part(NamedTuple):
 ENGINE = ("sim/engine/rows", "sim/engine/schedulers.py", "sim/engine/loop.py", "sim/engine/overlap.py")
 PARTS = {
     "cost": Part(("sim/cost",), ("tests/price",), compiled=True),
-    "cluster": Part(("sim/cluster",), ("tests/simulate",), compiled=True),
+    "cluster": Part(("sim/cluster",), ("tests/cluster", "tests/results", "tests/study"), compiled=True),
     "engine": Part(ENGINE, ("tests/engine",)),
     "planning": Part(("sim/planning",), ("tests/planning",), compiled=True),
     # of the cluster, what runs as machine code where there is some
-    "fleet": Part((), ("tests/engine/test_fleet_in_rows_equals_event_loop.py", "tests/simulate/test_rout*")),
+    "fleet": Part((), ("tests/engine/test_fleet_in_rows_equals_event_loop.py", "tests/cluster/test_rout*")),
 }
 NEEDED = (
     "sim",

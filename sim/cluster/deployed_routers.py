@@ -11,7 +11,7 @@
     kubernetes-service   `mode` iptables: at random, a connection a request; ipvs: in turn
 
 The first two were run beside their packages: of 1,000 requests to four servers, some answered late, every pick is that of the rule
-(tests/simulate/test_deployed_routers_pick_as_their_packages.py). The others follow their published formulas. Ties: the first in order for
+(tests/cluster/test_deployed_routers_pick_as_their_packages.py). The others follow their published formulas. Ties: the first in order for
 the first two, else at random. Left out: eviction from the routers' trees, sessions, several replicas of a router.
 """
 

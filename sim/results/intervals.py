@@ -1,7 +1,7 @@
 """90 % intervals of a run's figures: what another run like it would show, and what is not known about the rates.
 
 Run noise of drawn workloads comes from repeats with other seeds, the run shown among them. A trace happened once, so its run noise comes
-from blocks of the run itself; that understates tails of short runs (tests/simulate/test_noise_intervals_cover.py measures by how much).
+from blocks of the run itself; that understates tails of short runs (tests/results/test_noise_intervals_cover.py measures by how much).
 Both hold what replicates on one server differ by, which no simulation shows.
 
 Intervals of the rates are quantiles over runs at some draws, with a control variate (Hsu and Nelson 1990): a quadratic in `predictors`

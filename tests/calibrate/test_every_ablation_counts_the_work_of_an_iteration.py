@@ -12,7 +12,7 @@ from sim.specs.models import get_model
 from sim.specs.precision import Precision
 from studies.ablate import Ablation, ablations, applied
 from studies.ablate_api_server import without_queue
-from tests.served.made import IN_PROCESS, RUN, open_loop
+from tests.served.made_runs import IN_PROCESS, RUN, open_loop
 
 GPU = get_gpu("H100")
 SERVED = (get_model("Llama-3.1-8B"), 1), (get_model("Qwen3-Coder-30B-A3B"), 2)  # dense on one GPU; experts over two

@@ -14,7 +14,7 @@ from sim.engine.schedulers import VllmScheduler
 from sim.errors import UsageError
 from sim.ticks import TICKS_PER_S
 from tests.examples import examples
-from tests.simulate.runs import serve
+from tests.runs import serve
 
 BLOCKS = 12  # full blocks of a text
 STEP = TICKS_PER_S // 100

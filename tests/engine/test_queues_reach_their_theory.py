@@ -17,7 +17,7 @@ from sim.engine.config import EngineConfig
 from sim.engine.interface import Iteration, Request
 from sim.engine.schedulers import VllmScheduler
 from sim.ticks import TICKS_PER_S
-from tests.simulate.runs import AffinePrice, run, serve, trace_of
+from tests.runs import AffinePrice, run, serve, trace_of
 
 T_99 = 3.2498  # Student's t, 9 degrees of freedom, two-sided 99 %
 SEEDS = range(10)

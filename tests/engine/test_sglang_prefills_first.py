@@ -17,7 +17,7 @@ from sim.engine.sglang_options import SglangOptions
 from sim.errors import UsageError
 from sim.ticks import to_ticks
 from tests.examples import examples
-from tests.simulate.runs import serve
+from tests.runs import serve
 
 
 def config(**limits) -> EngineConfig:

@@ -23,7 +23,7 @@ from sim.specs.precision import Precision
 from sim.ticks import TICK_S
 from studies.replication.gb10_runs import table
 from tests.price.shapes import QWEN_7B, plausible_rates
-from tests.simulate.runs import serve
+from tests.runs import serve
 
 RATES = plausible_rates()
 COST = IterationCost(QWEN_7B, Precision(), RATES)

@@ -29,7 +29,7 @@ from sim.errors import UsageError
 from sim.files import package_path
 from sim.netcdf import write_netcdf
 from simctl.cli import main
-from tests.sweeps.made import figures, opened
+from tests.sweeps.made_sweeps import figures, opened
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 SERVED = ("--gpu", "H100", "--model", "Llama-3.1-8B", "--num-prompts", "40", "--request-rate", "4", "--draws", "2")

@@ -15,7 +15,7 @@ from calibrate.served.replay import replay
 from sim.rates.posterior import rates_for
 from sim.rates.serving import TEXT_S, as_served, packaged_overhead
 from studies.sbc.hosts import streams
-from tests.logs.made import RUN, as_aiperf, as_bench_serve, as_csv, as_guidellm
+from tests.logs.made_logs import RUN, as_aiperf, as_bench_serve, as_csv, as_guidellm
 
 IN_PROCESS = rates_for(RUN.gpu, RUN.precision)
 

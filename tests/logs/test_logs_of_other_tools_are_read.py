@@ -7,7 +7,7 @@ import pytest
 
 from calibrate.logs.read import read_log
 from sim.errors import UsageError
-from tests.logs.made import as_aiperf, as_bench_serve, as_csv, as_guidellm, made, rates_at
+from tests.logs.made_logs import as_aiperf, as_bench_serve, as_csv, as_guidellm, made, rates_at
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from sim.errors import UsageError
 from sim.workload.content import Grown, SystemPrompt
 from sim.workload.jsonl import load_jsonl
 from tests.cli import run
-from tests.served.made import HOST, IN_PROCESS, RUN, as_served, open_loop
+from tests.served.made_runs import HOST, IN_PROCESS, RUN, as_served, open_loop
 
 COLUMNS = ["arrival_s", "prompt_tokens", "output_tokens", "first_token_s", "finish_s", "cached_tokens"]
 ARGUMENTS = ["--model", "Qwen2.5-7B", "--gpu", "H100", "--max-num-seqs", "256", "--max-num-batched-tokens", "8192", "--draws", "2"]

@@ -15,7 +15,7 @@ from sim.rates.posterior import rates_for, rates_from_file
 from sim.rates.serving import as_served
 from studies import known_logs
 from tests.cli import run
-from tests.logs.made import GPU, HOST, PRIORS, RUN, as_csv, made, rates_at
+from tests.logs.made_logs import GPU, HOST, PRIORS, RUN, as_csv, made, rates_at
 
 TRUE = {"c0_s": 1.0, "linear_flops_per_s": 0.6, "attention_flops_per_s": -0.7, "beta": -0.8, "c_prefill_s": -0.5}
 SETTINGS = Settings(draws=500, tune=700, chains=2, seed=1)

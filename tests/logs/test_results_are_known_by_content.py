@@ -13,7 +13,7 @@ import pytest
 from calibrate.logs.read import is_log, read_log
 from calibrate.served.runs import Experiment
 from sim.errors import UsageError
-from tests.logs.made import as_bench_serve, as_csv, made, rates_at
+from tests.logs.made_logs import as_bench_serve, as_csv, made, rates_at
 
 
 @pytest.fixture(scope="module")

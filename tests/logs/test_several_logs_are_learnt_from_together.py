@@ -4,7 +4,7 @@ import numpy as np
 
 from calibrate.logs.learn import grouping
 from calibrate.logs.requests import PAUSE_S, ServedLog, joined
-from tests.logs.made import made, rates_at
+from tests.logs.made_logs import made, rates_at
 
 LOADS = [made(rates_at({}), seed=seed, count=60, rates_per_s=(rate,)) for seed, rate in ((0, 2.0), (1, 8.0))]
 LOGS = [ServedLog(each, np.ones(60, dtype=bool), np.full(60, np.nan), "made", ("a note",)) for each in LOADS]

@@ -18,8 +18,8 @@ from sim.rates.serving import packaged_overhead
 from sim.study.deployment import Deployment
 from studies.checked_servers import checked
 from tests.cli import run as simctl
-from tests.logs.made import RUN, as_bench_serve
-from tests.served.made import open_loop
+from tests.logs.made_logs import RUN, as_bench_serve
+from tests.served.made_runs import open_loop
 
 IN_PROCESS, PRIOR = rates_for(RUN.gpu, RUN.precision, draws=200), packaged_overhead().elsewhere(None)
 D = Deployment.of("Qwen2.5-7B", "H100")

@@ -16,8 +16,8 @@ from sim.rates.serving import packaged_overhead
 from sim.rates.source import RateSource
 from sim.study.deployment import Deployment
 from tests.cli import run as simctl
-from tests.logs.made import RUN
-from tests.served.made import open_loop
+from tests.logs.made_logs import RUN
+from tests.served.made_runs import open_loop
 
 IN_PROCESS, PRIOR = rates_for(RUN.gpu, RUN.precision, draws=200), packaged_overhead().elsewhere(None)
 WORK = 1.4  # hosts that launch slowly are slow at other work, too, half as much in the mean: WITH_LAUNCHES

@@ -10,7 +10,7 @@ from calibrate.served.validation import ValidationSettings, validate
 from sim.units import format_seconds
 from simctl.report.of_validation import part_of
 from simctl.text.validate_text import as_dict, score_table
-from tests.served.made import IN_PROCESS, RUN, open_loop
+from tests.served.made_runs import IN_PROCESS, RUN, open_loop
 
 
 @pytest.fixture(scope="module")

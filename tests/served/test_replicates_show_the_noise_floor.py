@@ -12,7 +12,7 @@ from calibrate.served.overhead import fit_overhead
 from calibrate.served.runs import Experiment, read_served
 from calibrate.served.scores import replicates, replicates_of
 from tests.cli import run
-from tests.served.made import IN_PROCESS, RUN, open_loop
+from tests.served.made_runs import IN_PROCESS, RUN, open_loop
 
 PACKAGED = Path(__file__).resolve().parents[2] / "scenarios" / "data" / "measured" / "h100" / "served_qwen2.5-7b.nc"
 FIRST = open_loop("open 8/s", 8.0, 400)

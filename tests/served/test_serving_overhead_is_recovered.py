@@ -11,7 +11,7 @@ from calibrate.served.scores import places, score, within
 from sim.cost.batch import decode_batch
 from sim.cost.step_time import step_time_s
 from sim.errors import UsageError
-from tests.served.made import C0_S, EXPOSED, HOST, IN_PROCESS, REQUEST_S, RUN, as_served, open_loop, rung
+from tests.served.made_runs import C0_S, EXPOSED, HOST, IN_PROCESS, REQUEST_S, RUN, as_served, open_loop, rung
 
 LOW = open_loop("low", 1.0, 30)
 RUNGS = tuple(rung(n) for n in (1, 4, 16, 32, 64))

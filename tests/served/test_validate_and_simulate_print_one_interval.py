@@ -7,7 +7,7 @@ import pytest
 
 from calibrate.served.figures import FIGURES
 from tests.cli import run
-from tests.served.made import open_loop
+from tests.served.made_runs import open_loop
 
 WHERE = ("--model", "Qwen2.5-7B", "--gpu", "H100", "--max-num-seqs", "256", "--max-num-batched-tokens", "8192")
 

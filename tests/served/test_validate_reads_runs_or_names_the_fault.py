@@ -14,7 +14,7 @@ from sim.errors import UsageError
 from sim.specs.lora import Lora
 from sim.specs.parallel import NO_PARALLEL, Parallel
 from tests.cli import run
-from tests.served.made import open_loop
+from tests.served.made_runs import open_loop
 
 SERVED = Path(__file__).resolve().parents[2] / "scenarios" / "data" / "measured"
 COLUMNS = ["arrival_s", "prompt_tokens", "output_tokens", "first_token_s", "finish_s"]
@@ -192,7 +192,7 @@ def test_an_overhead_of_another_run_is_transferred(log, tmp_path):
 
 def test_a_log_in_another_tools_layout_is_validated_alike(log, tmp_path):
     from calibrate.logs.read import read_log
-    from tests.logs.made import as_bench_serve
+    from tests.logs.made_logs import as_bench_serve
 
     bench = tmp_path / "production.json"
     bench.write_text(json.dumps(as_bench_serve(read_log(log).experiment)))

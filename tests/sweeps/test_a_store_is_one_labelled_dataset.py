@@ -6,7 +6,7 @@ import numpy as np
 import xarray as xr
 
 from tests.cli import run
-from tests.sweeps.made import figures, opened, scenario
+from tests.sweeps.made_sweeps import figures, opened, scenario
 
 SIMULATED = """\
 question: Which batch cap is cheapest?

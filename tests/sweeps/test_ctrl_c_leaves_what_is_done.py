@@ -6,7 +6,7 @@ import xarray as xr
 
 import sim.sweeps.executor as work
 from tests.cli import run
-from tests.sweeps.made import scenario
+from tests.sweeps.made_sweeps import scenario
 
 
 def test_the_answer_is_partial_and_the_same_command_goes_on(tmp_path, monkeypatch):

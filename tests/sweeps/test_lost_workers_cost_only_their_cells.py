@@ -11,7 +11,7 @@ from sim.errors import SimctlError
 from sim.sweeps.executor import local_pool, outcomes
 from simctl.from_options.dask_workers import dask_pool
 from tests.cli import run
-from tests.sweeps.made import scenario, tree
+from tests.sweeps.made_sweeps import scenario, tree
 
 QUIET = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")  # of Dask's own clean-up
 

@@ -20,7 +20,7 @@ import zarr.storage._local as local
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.sweeps.made import KEYS, figures, opened, scenario, tree
+from tests.sweeps.made_sweeps import KEYS, figures, opened, scenario, tree
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from tests.cli import run
-from tests.sweeps.made import ABOUT, opened, scenario, tree
+from tests.sweeps.made_sweeps import ABOUT, opened, scenario, tree
 
 RANGED = ("--vary", "ctx=1000:9000")
 WRONG = {

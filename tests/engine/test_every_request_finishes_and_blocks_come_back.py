@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.simulate.runs import calls, configs, run, trace_of
+from tests.runs import calls, configs, run, trace_of
 
 
 @given(calls, configs, st.none() | st.integers(1, 4))

@@ -25,7 +25,7 @@ from sim.ticks import to_ticks
 from sim.workload.content import Grown
 from sim.workload.sources import TraceSource
 from sim.workload.trace import TraceBuilder
-from tests.simulate.runs import AffinePrice, request, trace_of
+from tests.runs import AffinePrice, request, trace_of
 
 REFERENCE = Path(__file__).parents[2] / "scenarios/data/reference/routing"
 FORMULAS, SETUP = (dict(csv.reader((REFERENCE / name).read_text().splitlines())) for name in ("scoring_formulas.csv", "workload_setup.csv"))

@@ -10,7 +10,7 @@ from sim.results.intervals import block_intervals, repeat_intervals
 from sim.results.metrics import request_latencies_ms
 from sim.results.record import ITERATION_COLUMNS, RunRecord
 from sim.workload.arrivals import arrival_times
-from tests.simulate.runs import run, trace_of
+from tests.runs import run, trace_of
 
 SERVICE_S, COUNT, RUNS = 0.02, 1000, 200
 

@@ -13,7 +13,7 @@ from sim.engine.schedulers import VllmScheduler
 from sim.errors import UsageError
 from sim.workload.sources import TraceSource
 from sim.workload.synthetic import Synthetic, draw
-from tests.simulate.runs import AffinePrice, calls, configs, run, trace_of
+from tests.runs import AffinePrice, calls, configs, run, trace_of
 
 
 def in_flight(record):

@@ -10,7 +10,7 @@ from sim.errors import UsageError
 from sim.rates.serving import HostRates
 from sim.results.metrics import pooled_itl_ms, request_latencies_ms
 from tests.cli import run as cli
-from tests.simulate.runs import run, trace_of
+from tests.runs import run, trace_of
 
 HOST = HostRates(request_s=0.004, prompt_token_s=0.0001, response_s=0.002, serial_s=0.0)
 

@@ -19,7 +19,7 @@ from sim.workload.sources import TraceSource
 from sim.workload.trace import TraceBuilder
 from tests.cli import run
 from tests.examples import examples
-from tests.simulate.runs import AffinePrice
+from tests.runs import AffinePrice
 
 CONFIG = EngineConfig(num_gpu_blocks=200, max_num_seqs=8, max_num_batched_tokens=256, max_model_len=2048)
 

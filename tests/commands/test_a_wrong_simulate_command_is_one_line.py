@@ -158,7 +158,7 @@ def test_a_think_time_without_end_is_named(tmp_path):
     ],
 )
 def test_a_scheduler_of_ones_own_that_is_wrong_is_an_error(engine, message):
-    path = f"tests.simulate.wrong_schedulers.{engine}"
+    path = f"tests.commands.wrong_schedulers.{engine}"
     check(1, message, "--num-prompts", 3, "--engine", path, "--random-input-len", 100, *ON_A10)
 
 

@@ -22,7 +22,7 @@ from sim.engine.registry import make_scheduler
 from sim.errors import SimctlError, UsageError
 from sim.workload.sources import TraceSource
 from tests.examples import examples
-from tests.simulate.runs import AffinePrice, trace_of
+from tests.runs import AffinePrice, trace_of
 
 CONFIG = EngineConfig(num_gpu_blocks=64, max_num_seqs=8, max_num_batched_tokens=64, max_model_len=512)
 

@@ -16,7 +16,7 @@ from sim.study.simulate import run_study
 from sim.study.studied import Study
 from sim.workload.synthetic import Synthetic, draw
 from sim.workload.workload import Workload
-from tests.simulate.runs import run_fast
+from tests.runs import run_fast
 
 
 def study(spec, seed=0, **more):

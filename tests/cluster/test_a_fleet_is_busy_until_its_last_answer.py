@@ -11,7 +11,7 @@ from sim.engine.registry import make_scheduler
 from sim.ticks import ARRIVAL, TICK_S, to_ticks
 from sim.workload.sources import TraceSource
 from sim.workload.trace import TraceBuilder
-from tests.simulate.runs import AffinePrice
+from tests.runs import AffinePrice
 
 EVERY_S, TURNS, THINK_S = 0.5, 4, 5.0
 

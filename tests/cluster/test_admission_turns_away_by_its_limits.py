@@ -13,7 +13,7 @@ from sim.engine.interface import Request
 from sim.errors import UsageError
 from sim.results.metrics import summarise
 from tests.cli import run as command
-from tests.simulate.runs import calls, configs, run, trace_of
+from tests.runs import calls, configs, run, trace_of
 
 
 def asks(prompt, output=1):

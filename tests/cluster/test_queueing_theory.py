@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 from sim.engine.config import EngineConfig
 from sim.workload.arrivals import arrival_times
-from tests.simulate.runs import AffinePrice, calls, configs, run, trace_of
+from tests.runs import AffinePrice, calls, configs, run, trace_of
 
 REPLICATIONS = 12
 T_999 = 4.437  # Student's t, 11 degrees of freedom, two-sided 99.9 %

@@ -29,7 +29,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("arguments", WRONG)
-def test_bad_input_is_one_line(arguments):
+def test_a_wrong_command_is_one_line(arguments):
     result = run("plan", *arguments, *(SMALL if not arguments or arguments[0].startswith("-") else ()))
     assert result.code != 0
     assert not result.stdout

@@ -10,7 +10,7 @@ from sim.errors import SimctlError
 from sim.results.metrics import request_latencies_ms
 from sim.results.series import run_series
 from tests.cli import run as command
-from tests.simulate.runs import calls, configs, run, trace_of
+from tests.runs import calls, configs, run, trace_of
 
 
 @given(calls, configs, st.integers(1, 40))

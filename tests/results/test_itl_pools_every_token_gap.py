@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.results.metrics import pooled_itl_ms, request_latencies_ms, statistics, weighted_percentiles
-from tests.simulate.runs import calls, configs, run, trace_of
+from tests.runs import calls, configs, run, trace_of
 
 
 @given(calls, configs)

@@ -25,7 +25,7 @@ from sim.workload.sources import TraceSource
 from sim.workload.trace import TraceBuilder
 from tests.examples import examples
 from tests.price.shapes import QWEN_7B, plausible_rates
-from tests.simulate.runs import AffinePrice, Listed, calls, run_fast
+from tests.runs import AffinePrice, Listed, calls, run_fast
 
 CONFIG = EngineConfig(num_gpu_blocks=60, max_num_seqs=4, max_num_batched_tokens=64, max_model_len=4096)
 SYNC = {"async_scheduling": False}

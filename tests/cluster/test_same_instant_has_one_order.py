@@ -3,7 +3,7 @@
 from sim.cluster.clock import CLIENTS, Clock
 from sim.engine.config import EngineConfig
 from sim.ticks import ARRIVAL, COMPLETION, DECISION
-from tests.simulate.runs import AffinePrice, run, trace_of
+from tests.runs import AffinePrice, run, trace_of
 
 
 def test_events_of_one_instant_run_by_rank_then_age():

@@ -1,7 +1,7 @@
 """Records which of four servers a router of another package sends each of 1,000 requests to:
 
-    python -m tests.simulate.record_router_picks OUT.json.gz vllm-router
-    python -m tests.simulate.record_router_picks OUT.json.gz python -m sglang_router.launch_router
+    python -m tests.cluster.record_router_picks OUT.json.gz vllm-router
+    python -m tests.cluster.record_router_picks OUT.json.gz python -m sglang_router.launch_router
 
 The servers are made here: they answer at once or when told, so that the router's loads are known. A token is a character of the prompt.
 """

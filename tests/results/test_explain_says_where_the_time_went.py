@@ -16,7 +16,7 @@ from sim.results.run_files import read_run
 from sim.ticks import TICK_S, TICKS_PER_S
 from simctl.text.explain_text import one_request, sentences
 from tests.cli import run as command
-from tests.simulate.runs import run, trace_of
+from tests.runs import run, trace_of
 
 SESSIONS = Path(__file__).parents[1] / "data" / "small_sessions.jsonl"
 LOAD = (

@@ -4,7 +4,7 @@ import pytest
 
 from sim.engine.config import EngineConfig
 from sim.results.metrics import summarise
-from tests.simulate.runs import AffinePrice, run, trace_of
+from tests.runs import AffinePrice, run, trace_of
 
 
 def test_peaks():

@@ -14,8 +14,8 @@ from sim import Deployment, Simulate, Workload
 from sim.cluster.router import ROUTERS, make_router
 from sim.errors import UsageError
 from sim.ticks import to_ticks
-from tests.simulate.record_router_picks import GATE, REQUESTS, SERVERS, drawn_events
-from tests.simulate.runs import request as bare
+from tests.cluster.record_router_picks import GATE, REQUESTS, SERVERS, drawn_events
+from tests.runs import request as bare
 
 DATA = Path(__file__).parent / "data"
 DEPLOYED = ("vllm-router", "sglang-router", "llm-d", "dynamo", "kubernetes-service")

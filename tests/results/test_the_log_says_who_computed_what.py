@@ -19,7 +19,7 @@ from sim.results.record import AT_ENGINE, HANDED_OVER, PREEMPTED, REPLICA_FAILED
 from sim.workload.sources import TraceSource
 from sim.workload.synthetic import Synthetic, draw
 from tests.examples import examples
-from tests.simulate.runs import AffinePrice, calls, configs, run, trace_of
+from tests.runs import AffinePrice, calls, configs, run, trace_of
 
 HOST = HostRates(request_s=0.002, prompt_token_s=0.0, response_s=0.004, serial_s=0.001)
 

@@ -12,7 +12,7 @@ from sim.engine.config import EngineConfig
 from sim.engine.registry import make_scheduler
 from sim.errors import SimctlError, UsageError
 from sim.workload.sources import TraceSource
-from tests.simulate.runs import AffinePrice, calls, trace_of
+from tests.runs import AffinePrice, calls, trace_of
 
 CONFIG = EngineConfig(num_gpu_blocks=40, max_num_seqs=4, max_num_batched_tokens=64, max_model_len=4096)
 

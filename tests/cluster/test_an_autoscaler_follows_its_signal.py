@@ -16,7 +16,7 @@ from sim.engine.registry import make_scheduler
 from sim.errors import SimctlError, UsageError
 from sim.ticks import to_ticks
 from sim.workload.sources import TraceSource
-from tests.simulate.runs import AffinePrice, trace_of
+from tests.runs import AffinePrice, trace_of
 
 CONFIG = EngineConfig(num_gpu_blocks=64, max_num_seqs=2, max_num_batched_tokens=64, max_model_len=512)
 

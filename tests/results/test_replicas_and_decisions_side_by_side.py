@@ -20,7 +20,7 @@ from sim.results.record import ITERATION_COLUMNS, REQUEST_FLOATS, REQUEST_INTS, 
 from sim.workload.sources import TraceSource
 from simctl.text.fleet_text import fleet_lines
 from tests.cli import run as command
-from tests.simulate.runs import AffinePrice, calls, trace_of
+from tests.runs import AffinePrice, calls, trace_of
 
 REFERENCE = Path(__file__).parents[2] / "scenarios/data/reference/routing"
 LOAD = (

@@ -21,7 +21,7 @@ from sim.workload.sources import TraceSource
 from sim.workload.trace import TraceBuilder
 from tests.cli import run
 from tests.examples import examples
-from tests.simulate.runs import AffinePrice
+from tests.runs import AffinePrice
 
 
 def asks(tenant, tokens=10, priority=0, name="r"):
