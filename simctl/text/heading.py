@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from sim.cost.provenance import Origin, Provenance
+from sim.specs.lookup import given_path, key
 from sim.specs.model import ModelSpec
 from sim.specs.precision import Precision
 
@@ -17,11 +18,17 @@ ELSEWHERE = {
 
 
 def model_title(name: str) -> str:
-    """The model's name, marked where the command line gave none and the default was taken."""
+    """The model's name, marked where the command line gave none and the default was taken, or named another of the same shape."""
     context = click.get_current_context(silent=True)
     of_file = context is not None and bool(context.params.get("file"))  # a scenario, which gives its own
-    source = context.get_parameter_source("model") if context and not of_file else None
-    return f"{name} (no --model given)" if source is click.core.ParameterSource.DEFAULT else name
+    if context is None or of_file:
+        return name
+    if context.get_parameter_source("model") is click.core.ParameterSource.DEFAULT:
+        return f"{name} (no --model given)"
+    asked = context.params.get("model")
+    if not isinstance(asked, str) or given_path(asked, (".json",)) or key(asked.rsplit("/", 1)[-1]).startswith(key(name)):
+        return name
+    return f"{asked.rsplit('/', 1)[-1]} ({name}'s shape)"
 
 
 def grounds(gpu: str, source: Provenance) -> str:

@@ -68,14 +68,17 @@ def _verdict(s: Serving, place: str) -> str:
         then = f"each has {_short(load.tokens_per_s)} tok/s"
     else:
         load = s.loads[-1]
-        then = f"alone {_short(alone.tokens_per_s)} tok/s, {load.tokens_per_s.point:.3g} each of {load.users} at once"
+        shared = "" if load.users == 1 else f", {load.tokens_per_s.point:.3g} each of {load.users} at once"
+        then = f"alone {_short(alone.tokens_per_s)} tok/s{shared}"
     spent = (
         ""
         if load.usd_per_mtok_out is None
         else f" A million tokens cost {_usd(s.usd_per_mtok_in)} USD in, {_usd(load.usd_per_mtok_out)} out."
     )
-    said = f"{who} of {each} fit" if most > 1 else f"{s.fit} users of {each} fit"
-    return f"{said} {place}: first token after {format_seconds(s.ttft_s.point)}, then {then}.{spent}"
+    fit = f"{who} of {each} fit" if most > 1 else f"{s.fit} users of {each} fit"
+    if most == s.fit == 1:
+        fit = f"1 user of {format_tokens(q.context)} fits"
+    return f"{fit} {place}: first token after {format_seconds(s.ttft_s.point)}, then {then}.{spent}"
 
 
 def _remedy(fixes: Sequence[Fix]) -> str:

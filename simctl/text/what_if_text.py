@@ -25,7 +25,7 @@ def render(a: Answer, explain: bool = False) -> None:
     place = d.placed if d.parallel.parts > 1 or d.parallel.expert else d.gpu.name + (f" x{d.tp}" if d.tp > 1 else "")
     title = f"{model_title(d.model.name)} on {place}, {format_tokens(q.context)} context ({q.context} tokens)"
     lines = [fill("=> " + text[0].upper() + text[1:], later="   ", whole=True) for text in a.recommendation]
-    lines += ["", click.style(title, bold=True), _filled(_memory(a) + _session(a))]
+    lines += ["", click.style(fill(title), bold=True), _filled(_memory(a) + _session(a))]
     listed = [o for o in a.options if explain or _on_first_screen(a, o)]
     for batch in q.batches:
         lines += ["", f"{f'batch {batch}, reads':<22}{'KV':<4}{'step':>8} {'tok/s [5-95 %]':<18}{'speed-up':<10}binds"]
