@@ -215,11 +215,10 @@ mutants: $(VENV)/.test
 ablate: $(VENV)/.test
 	$(BIN)/python -m studies.ablate --served
 
-# After a change of the formula or of measurements: what depends on them, in order; goes on where it stopped. TABLES is a folder of kernel
-# tables, for the population over GPUs.
+# After a change of the formula or of measurements: what depends on them, in order; goes on where it stopped. STEPS="h100 population" runs those.
 .PHONY: rates
 rates: $(VENV)/.test
-	$(BIN)/python -m studies.rates $(if $(TABLES),--tables $(TABLES))
+	$(BIN)/python -m studies.rates $(STEPS)
 
 # The checks that take hours, and one table of their results: docs/log/nightly.md, to be committed.
 .PHONY: nightly

@@ -1,9 +1,10 @@
 """Every packaged posterior, overhead and page that depends on the step-time formula, rebuilt in order.
 
-    python -m studies.rates [STEP ...] [--tables DIR] [--list]        (make rates)
+    python -m studies.rates [STEP ...] [--list]        (make rates)
 
 A step runs when what it reads has changed since it last ran: the formula's fingerprint, files, sources, or the output of earlier steps.
-What was done is noted in out/rates/done.json after every step, so that an interrupted rebuild goes on where it stopped.
+What was done is noted in out/rates/done.json after every step, so that an interrupted rebuild goes on where it stopped. Everything that
+is read is part of the project: of the kernel tables what the population needs, `studies.population.kernel_efficiency`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,14 +25,14 @@ from sim.rates.fingerprint import formula_fingerprint
 ROOT = Path(__file__).resolve().parent.parent
 POSTERIORS, MEASURED = "scenarios/data/posteriors", "scenarios/data/measured"
 DONE = Path("out/rates/done.json")
-TABLES = "{tables}"  # in a command: the folder of kernel tables, which is not part of the project
 
 
 @dataclass(frozen=True)
 class Step:
     """One command, and glob patterns of what it reads and writes below the root. `formula` says that it prices iterations.
 
-    `page` shows what the command prints, below its first line, the command as users type it.
+    `page` shows what the command prints, below its first line, the command as users type it. `cpu_s` is what it took on 2026-11-28, CPU
+    seconds; 0 where that was not measured.
     """
 
     name: str
@@ -41,6 +41,7 @@ class Step:
     writes: tuple[str, ...]
     formula: bool = True
     page: str = ""
+    cpu_s: int = 0
 
 
 def _calibrated(gpu: str) -> Step:
@@ -64,8 +65,8 @@ STEPS = (
     _kernels("h200"),
     Step(
         "population",
-        ("studies.population.build", TABLES, POSTERIORS),
-        (f"{POSTERIORS}/h?00.nc", "studies/population/*.py", "studies/kernel_tables/*.py", "scenarios/data/reference/*/*.csv"),
+        ("studies.population.build", POSTERIORS),
+        (f"{POSTERIORS}/h?00.nc", "studies/population/*.py", "scenarios/data/reference/kernel_efficiency.csv"),
         tuple(
             f"{POSTERIORS}/{place}.{kind}"
             for place in ("a100*", "[b-fi-z]*", "left-out/*", "left-out/datasheet/*")
@@ -153,9 +154,9 @@ def is_stale(step: Step, done: Mapping[str, str], root: Path, formula: str) -> b
     return done.get(step.name) != key_of(step, root, formula) or any(not files_of((pattern,), root) for pattern in step.writes)
 
 
-def argument_list(command: Sequence[str], tables: str) -> list[str]:
+def argument_list(command: Sequence[str]) -> list[str]:
     """The command as an argument list of this Python."""
-    first, *words = (word.replace(TABLES, tables) for word in command)
+    first, *words = command
     module = [] if first == "docs" else ["-m", first]
     return [sys.executable, *module, *words]
 
@@ -165,18 +166,24 @@ def _noted(done_file: Path) -> dict[str, str]:
     return dict(json.loads(done_file.read_text(encoding="utf-8"))) if done_file.exists() else {}
 
 
-def run_step(step: Step, root: Path, tables: str) -> int:
+def _children_cpu_s() -> float:
+    """CPU seconds of all processes that were started and waited for."""
+    spent = os.times()
+    return spent.children_user + spent.children_system
+
+
+def run_step(step: Step, root: Path) -> int:
     """Run the command, and write its page if it did well. Returns the exit code."""
     environment = os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
     shown = subprocess.PIPE if step.page else None
-    done = subprocess.run(argument_list(step.command, tables), cwd=root, env=environment, check=False, stdout=shown, text=True)
+    done = subprocess.run(argument_list(step.command), cwd=root, env=environment, check=False, stdout=shown, text=True)
     if step.page and not done.returncode:
         lines = [(root / step.page).read_text(encoding="utf-8").split("\n")[0], *done.stdout.splitlines()]
         write_text(root / step.page, "".join(f"{line.rstrip()}\n" for line in lines))
     return done.returncode
 
 
-def rebuild(steps: Sequence[Step], root: Path, tables: str, run: bool = True) -> int:
+def rebuild(steps: Sequence[Step], root: Path, run: bool = True) -> int:
     """Run the stale steps in order; each is judged when its turn comes, as those before it may have changed what it reads. Returns the exit
     code.
     """
@@ -188,19 +195,16 @@ def rebuild(steps: Sequence[Step], root: Path, tables: str, run: bool = True) ->
             print(f"{step.name}: as it is", flush=True)
             continue
         if not run:
-            print(f"{step.name}: to be rebuilt", flush=True)
+            print(f"{step.name}: to be rebuilt" + (f", about {step.cpu_s} CPU s" if step.cpu_s else ""), flush=True)
             continue
-        if any(TABLES in word for word in step.command) and not tables:
-            print(f"{step.name}: needs the folder of kernel tables: --tables DIR", file=sys.stderr)
-            return 1
-        begin = time.monotonic()
-        if code := run_step(step, root, tables):
+        begin = _children_cpu_s()
+        if code := run_step(step, root):
             print(f"{step.name}: exit {code}; `make rates` goes on from here", file=sys.stderr)
             return code
         done = _noted(done_file) | {step.name: key_of(step, root, formula)}  # another run of other steps may have noted some meanwhile
         done_file.parent.mkdir(parents=True, exist_ok=True)
         write_text(done_file, json.dumps(done, indent=1) + "\n")
-        print(f"{step.name}: rebuilt in {time.monotonic() - begin:.0f} s", flush=True)
+        print(f"{step.name}: rebuilt in {_children_cpu_s() - begin:.0f} CPU s", flush=True)
     return 0
 
 
@@ -208,13 +212,12 @@ def main(argv: Sequence[str]) -> int:
     """Rebuild what is stale among the steps named, or among all. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m studies.rates", description="Rebuild what depends on the step-time formula.")
     parser.add_argument("steps", nargs="*", metavar="STEP", help=f"of {', '.join(s.name for s in STEPS)}; all by default")
-    parser.add_argument("--tables", default="", metavar="DIR", help="folder of kernel tables, for the population")
     parser.add_argument("--list", action="store_true", help="say what would be rebuilt, and rebuild nothing")
     args = parser.parse_args(argv)
     if unknown := set(args.steps) - {s.name for s in STEPS}:
         parser.error(f"unknown step {', '.join(sorted(unknown))}")
     steps = [s for s in STEPS if not args.steps or s.name in args.steps]
-    return rebuild(steps, ROOT, args.tables, run=not args.list)
+    return rebuild(steps, ROOT, run=not args.list)
 
 
 if __name__ == "__main__":

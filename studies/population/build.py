@@ -1,6 +1,6 @@
-"""Packaged population of GPUs: posteriors from kernel tables, engine posteriors and published numbers; left-out GPUs judged.
+"""Packaged population of GPUs: posteriors from kernel efficiencies and engine posteriors; left-out GPUs judged.
 
-    python -m studies.population.build KERNEL_TABLES OUT [--judge]
+    python -m studies.population.build OUT [--judge]
 
 Writes one posterior per GPU seen only through kernels, and `population.nc` for all others (studies.population.published_gpus goes on from
 there); in OUT/left-out the measured GPUs as if no engine had been stepped on them.
@@ -33,9 +33,8 @@ from sim.rates.priors import GEMM_RATES, flops_for, prior_rates, priors
 from sim.specs.gpus import get_gpu
 from sim.specs.lookup import key
 from sim.specs.precision import Precision
-from studies.kernel_tables.latency_tables import Table, read_tables
 from studies.population.hierarchy import REFERENCE, Population, bounded, drawn, learn
-from studies.population.kernel_efficiency import TABLES, Estimate, estimates
+from studies.population.kernel_efficiency import Efficiency, Estimate, estimates, read_efficiencies
 from studies.program import program
 
 Array = NDArray[np.float64]
@@ -165,17 +164,17 @@ def write_pooled(out: Path, gpu: str, population: Population, data: str) -> Path
     return write(out, gpu, found, source, sources, data, population.settings, population.diagnostics, "" if gpu in stepped else gpu, **more)
 
 
-def write_left_out(out: Path, tables: Sequence[Table], engines: Sequence[Estimate]) -> Iterator[Path]:
+def write_left_out(out: Path, known: Sequence[Efficiency], engines: Sequence[Estimate]) -> Iterator[Path]:
     """Posterior files of the measured GPUs as if no engine had been stepped on them, to judge predictions of others by: with their kernels,
     and (in `datasheet`) without.
     """
     for gpu in MEASURED:
-        kernels, elsewhere = estimates(tables, gpu), [e for e in engines if e.gpu != gpu]
-        for folder, known in ((out, kernels), (out / "datasheet", [e for e in kernels if e.gpu != gpu])):
+        kernels, elsewhere = estimates(known, gpu), [e for e in engines if e.gpu != gpu]
+        for folder, seen in ((out, kernels), (out / "datasheet", [e for e in kernels if e.gpu != gpu])):
             folder.mkdir(parents=True, exist_ok=True)
-            others = learn(known, elsewhere, SETTINGS)
+            others = learn(seen, elsewhere, SETTINGS)
             others.diagnostics.require()
-            yield write_pooled(folder, gpu, others, fingerprint(known, elsewhere))
+            yield write_pooled(folder, gpu, others, fingerprint(seen, elsewhere))
 
 
 def fingerprint(kernels: Sequence[Estimate], engines: Sequence[Estimate]) -> str:
@@ -183,18 +182,18 @@ def fingerprint(kernels: Sequence[Estimate], engines: Sequence[Estimate]) -> str
     return hashlib.sha256(repr((kernels, engines)).encode()).hexdigest()
 
 
-@program("studies.population.build", "KERNEL_TABLES OUT")
+@program("studies.population.build", "OUT")
 def main(argv: Sequence[str]) -> int:
     """Build, judge and write. Returns the exit code."""
-    folder, out = Path(argv[0]), Path(argv[1])
-    tables, engines = read_tables(folder, names=TABLES), [e for gpu in MEASURED for e in from_posterior(gpu)]
-    kernels = estimates(tables)
+    out, known = Path(argv[0]), read_efficiencies()
+    engines = [e for gpu in MEASURED for e in from_posterior(gpu)]
+    kernels = estimates(known)
     data = fingerprint(kernels, engines)
     population = learn(kernels, engines, SETTINGS)
     population.diagnostics.require()
     for gpu in (*sorted({e.gpu for e in kernels} - set(MEASURED)), POPULATION):
         print(f"wrote {write_pooled(out, gpu, population, data)}", flush=True)
-    for path in write_left_out(out / "left-out", tables, engines):
+    for path in write_left_out(out / "left-out", known, engines):
         print(f"wrote {path}", flush=True)
     if "--judge" not in argv:
         return 0

@@ -10,7 +10,7 @@ from sim.cost.smooth import smooth_max
 from sim.rates.priors import gpu_link
 from sim.specs.gpus import get_gpu
 from studies.kernel_tables.latency_tables import Table
-from studies.population.kernel_efficiency import BY_KERNELS, estimates
+from studies.population.kernel_efficiency import BY_KERNELS, efficiencies, estimates
 
 GPUS = ("A100-80G", "L40S")  # with a link between GPUs and without; none of them has products of ours
 SHARE = {
@@ -68,7 +68,7 @@ def tables(gpu, rng):
 
 @pytest.mark.parametrize("name", GPUS)
 def test_shares_come_back_for_every_rate(name):
-    found = estimates(tables(get_gpu(name), np.random.default_rng(0)))
+    found = estimates(efficiencies(tables(get_gpu(name), np.random.default_rng(0))))
     assert {e.rate for e in found} == set(SHARE) == set(BY_KERNELS)
     for estimate in found:
         assert estimate.gpu == name
@@ -78,4 +78,4 @@ def test_shares_come_back_for_every_rate(name):
 def test_a_rate_that_few_calls_show_is_not_estimated():
     whole = tables(get_gpu("L40S"), np.random.default_rng(0))
     few = [t.where(np.arange(len(t)) < 5) if t.name == "generation_attention_perf" else t for t in whole]
-    assert "beta_kv" not in {e.rate for e in estimates(few)}
+    assert "beta_kv" not in {e.rate for e in estimates(efficiencies(few))}
