@@ -187,7 +187,7 @@ def split_flags(engine: str, words: Sequence[str]) -> Iterator[tuple[str, str | 
             continue
         flag, equals, value = word.lstrip("-").partition("=")
         flag = flag if flag == "model_id" else flag.replace("_", "-")
-        if flag in SWITCHES and flag not in known and not (equals and value.lower() == "false"):
+        if flag.removeprefix("no-") in SWITCHES and flag not in known and not (equals and value.lower() == "false"):
             yield flag, None
         else:
             yield flag, rest.pop(0) if not equals and rest and not re.match(r"--|-[a-zA-Z]", rest[0]) else value
@@ -200,7 +200,7 @@ def read_flag(name: str, engine: str, flag: str, value: str | None, options: dic
     """
     known = FLAGS.get(engine, {})
     if value is None:
-        option, setting = SWITCHES[flag]
+        option, setting = SWITCHES.get(flag) or _negation(flag)
         _put(options, option, setting)
         return ""
     if flag in ("speculative-config", "sc"):
@@ -232,6 +232,12 @@ def read_flag(name: str, engine: str, flag: str, value: str | None, options: dic
             )
         return f"--{flag} ({reason})" if reason else ""
     return ""
+
+
+def _negation(flag: str) -> tuple[str, Any]:
+    """What the negation of a switch means, as vLLM has one of each: its `--no-enforce-eager`."""
+    option, setting = SWITCHES[flag.removeprefix("no-")]
+    return option, {key: not each for key, each in setting.items()} if isinstance(setting, dict) else not setting
 
 
 def _put(options: dict[str, Any], option: str, setting: Any) -> None:

@@ -128,7 +128,8 @@ def kserve(servers: Sequence[Server]) -> Written:
         for server in group:
             if server.role == "prefill":
                 spec["prefill"] = _kserve_part(server)
-        documents.append(_object("serving.kserve.io/v1alpha2", "LLMInferenceService", f"simctl-{main.name}", spec, **_annotations(group)))
+        noted = {"simctl/router": main.deployment.router} | _annotations(group).get("annotations", {})  # the scheduler's own is llm-d's
+        documents.append(_object("serving.kserve.io/v1alpha2", "LLMInferenceService", f"simctl-{main.name}", spec, annotations=noted))
     return yaml_documents(documents), [TOKEN_NOTE, _scheduler_note(servers)]
 
 

@@ -51,12 +51,13 @@ def pools_of(path: Path, text: str) -> dict[str, Any] | None:
     roles = [role for role, _ in found]
     names = [role if roles.count(role) == 1 else f"{role}-{roles[:i].count(role)}" for i, role in enumerate(roles)]
     unused = list(dict.fromkeys(each for _, server in found for each in server.unused))
+    router = front_of(text)
+    for _, server in found:
+        server.options |= {"router": router} if router else {}
     labelled = [(f"{pool} ", server.options) for pool, (_, server) in zip(names, found, strict=True)]
     for line in listing(name, labelled if len(labelled) > 1 else [("", found[0][1].options)], unused):
         click.echo(line, err=True)
-    router = front_of(text)
-    more = {"router": router} if router else {}
-    return {"pools": [_pool(pool, role, server) | more for pool, (role, server) in zip(names, found, strict=True)]}
+    return {"pools": [_pool(pool, role, server) for pool, (role, server) in zip(names, found, strict=True)]}
 
 
 def _check_models(name: str, found: list[tuple[str, Found]]) -> None:

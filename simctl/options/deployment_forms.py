@@ -1,12 +1,13 @@
 """Deployment files as plain containers: variables put in, and the forms of charts, KServe, llm-d and Ray turned into `command` and `args`.
 
 Forms read: docker compose (extension fields, entrypoint, `env_file`), Helm values of vLLM's production stack and of llm-d's model service,
-KServe InferenceService and LLMInferenceService, Dynamo graphs, Ray Serve LLM (alone, or in a RayService), SkyPilot tasks, plain Kubernetes
-objects.
+KServe InferenceService and LLMInferenceService, Dynamo graphs, Ray Serve LLM (alone, or in a RayService), SkyPilot tasks, llama-swap,
+an engine's own --config file, plain Kubernetes objects.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +20,9 @@ from simctl.options.shell_text import engine_in, environment_of, expanded
 
 # Variables by which charts hand further flags to the server
 MORE_ARGUMENTS = ("VLLM_ADDITIONAL_ARGS", "VLLM_EXTRA_ARGS", "VLLM_ARGS", "EXTRA_ARGS", "LLAMA_ARGS", "SGLANG_ARGS")
+# How vLLM's production stack routes -> our routers
 ROUTING = {"roundrobin": "round-robin", "prefixaware": "prefix-affinity", "kvaware": "prefix-affinity"}
+_NO_CONTAINER = ("image", "command", "args", "services", "kind", "pools")
 
 
 def canonical(name: str, document: Any, folder: Path) -> Any:
@@ -28,6 +31,11 @@ def canonical(name: str, document: Any, folder: Path) -> Any:
         return document
     document = {key: value for key, value in document.items() if not str(key).startswith("x-")}  # compose's extension fields
     document = _with_variables(document, environment_of(folder), {}, folder)
+    if flag := _flag_of_model(document):
+        engine = {"model": ["vllm", "serve"], "model-path": ["sglang", "serve"]}[flag]
+        return {"command": engine, "args": flags_of(document)}
+    if isinstance(document.get("models"), dict) and all(isinstance(each, dict) and "cmd" in each for each in document["models"].values()):
+        return _llama_swap(document)
     if isinstance(document.get("run"), str) and engine_in(document["run"]):
         return _sky_pilot(document)
     if isinstance(document.get("servingEngineSpec"), dict):
@@ -36,6 +44,33 @@ def canonical(name: str, document: Any, folder: Path) -> Any:
         served = read_yaml(document["spec"]["serveConfigV2"], f"{name}: serveConfigV2")
         document = {key: value for key, value in document.items() if key != "spec"} | {"spec": served}
     return _reduced(name, document, document)
+
+
+def _flag_of_model(document: Mapping[str, Any]) -> str | None:
+    """The flag that names the model, where a document is the file of an engine's own --config, or Triton's model.json for vLLM."""
+    if any(key in document for key in _NO_CONTAINER):
+        return None
+    flags = (str(key).replace("_", "-") for key, value in document.items() if isinstance(value, str))
+    return next((flag for flag in flags if flag in ("model", "model-path")), None)
+
+
+def flags_of(arguments: Mapping[str, Any]) -> list[str]:
+    """An engine's arguments by name, as flags."""
+    words: list[str] = []
+    for name, value in arguments.items():
+        flag = str(name).replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        elif value is not None:
+            words += [f"--{flag}", json.dumps(value) if isinstance(value, dict | list) else str(value)]
+    return words
+
+
+def _llama_swap(document: Mapping[str, Any]) -> dict[str, Any]:
+    """llama-swap's models, one of which runs at a time: the command of each, its macros put in."""
+    macros = {str(name): str(text) for name, text in _mapping(document, "macros").items()} | {"PORT": "8080"}
+    each = document["models"].items()
+    return {"services": {str(name): {"command": ["sh", "-c", " ".join(expanded(str(of["cmd"]), macros).split())]} for name, of in each}}
 
 
 def with_runtimes(documents: Sequence[Any]) -> list[Any]:
@@ -164,15 +199,16 @@ def _llm_inference_service(spec: dict[str, Any]) -> dict[str, Any]:
     spec = with_command(spec)
     if isinstance(spec.get("prefill"), dict) and spec["prefill"]:
         spec["prefill"] = with_command(spec["prefill"])
-    return spec
+    return spec | ({"router": "llm-d"} if "scheduler" in _mapping(spec, "router") else {})
 
 
 def _sky_pilot(task: Mapping[str, Any]) -> dict[str, Any]:
     """A SkyPilot task: its script in a container, on the accelerators of its resources (the first where there is a choice)."""
     asked = _mapping(task, "resources").get("accelerators")
     first = next(iter(asked.items() if isinstance(asked, dict) else asked if isinstance(asked, list) else [asked]), None)
-    gpu, count = (str(first[0]), first[1]) if isinstance(first, tuple) else (str(first or "").partition(":")[::2])
-    count = int(count) if str(count or 1).isdecimal() and int(count or 1) else 1
+    said = f"{first[0]}:{first[1] or ''}" if isinstance(first, tuple) else str(first or "")  # {H100: 4}, {H100:4} and H100:4
+    gpu, _, asked_for = said.strip(":").partition(":")
+    count = max(1, int(asked_for)) if asked_for.isdecimal() else 1
     own = environment({"env": task.get("envs")}) | {"SKYPILOT_NUM_GPUS_PER_NODE": str(count)}
     service = _mapping(task, "service")
     policy = _mapping(service, "replica_policy")
@@ -193,8 +229,8 @@ def _production_stack(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(model, dict):
             raise UsageError(f"{name}: servingEngineSpec.modelSpec[{i}] must be a mapping")
         services[str(model.get("name", f"model-{i}"))] = _of_model_spec(name, f"servingEngineSpec.modelSpec[{i}]", model)
-    routing = (values.get("routerSpec") or {}).get("routingLogic") if isinstance(values.get("routerSpec"), dict) else None
-    return {"services": services} | ({"router": ROUTING[str(routing)]} if str(routing) in ROUTING else {})
+    routing = str(_mapping(values, "routerSpec").get("routingLogic") or "")
+    return {"services": services} | ({"router": ROUTING.get(routing, routing)} if routing else {})
 
 
 def _of_model_spec(name: str, place: str, model: Mapping[str, Any]) -> dict[str, Any]:

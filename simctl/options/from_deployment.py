@@ -7,7 +7,6 @@ and that no option here stands for is named; what only concerns names, ports and
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,8 +23,9 @@ from sim.errors import UsageError
 from sim.files import text_of
 from sim.specs.models import get_model
 from sim.yaml_text import read_yaml
-from simctl.options.deployment_forms import MORE_ARGUMENTS, ROUTING, canonical, environment, with_runtimes
-from simctl.options.shell_text import Command, commands, engine_in, environment_of, unit_commands, unset_in
+from simctl.options.deployment_forms import MORE_ARGUMENTS, canonical, environment, flags_of, with_runtimes
+from simctl.options.shell_text import Command, commands, engine_in, environment_of, unset_in
+from simctl.options.unit_files import dockerfile_commands, unit_commands
 
 MOST_BYTES = 1 << 18
 VERSIONS = {"apps": ("v1",), "serving.kserve.io": ("v1alpha1", "v1alpha2", "v1beta1"), "nvidia.com": ("v1alpha1", "v1beta1")}
@@ -47,7 +47,15 @@ PRODUCTS = (
     "accelerator",
 )
 COUNTS = ("nvidia.com/gpu", "amd.com/gpu", "gpu")
-SLICE = re.compile(r"nvidia\.com/mig-\d|\bMIG-[0-9a-f]")
+# What a file's name or text shows -> why it is not read
+NOT_READ = {
+    r"\A.*\.py$": "a Python program, which is not run: give a file with the command that it starts",
+    r"\A.*\.pbtxt$": "a model of Triton, whose engine is built elsewhere: give the command of a vLLM, SGLang or llama.cpp server",
+    r"\A.*\.(nomad|hcl|tf)$|^\s*(job|resource)\s+\".*\{\s*$": "HCL (Nomad, Terraform) is not read: give the command that it starts",
+    r"nvidia\.com/mig-\d|\bMIG-[0-9a-f]": (
+        "a slice of a card (MIG) is not simulated; as a card of its own, a YAML file for --gpu describes it"
+    ),
+}
 FOLDER = "the folder"
 NO_SERVER = "no `vllm serve`, SGLang or llama-server in it: neither a command line nor args of a container"
 POWER = "the rates are those of cards at their own limit; take it out to ask for that"
@@ -59,7 +67,7 @@ PLANNED = re.compile(r"simctl/router[\"']?:\s*[\"']?([a-z-]+)")  # what a plan w
 FRONTS = (
     (r"vllm-router\b.*\s--policy[\s']+(\w+)", {"random": "random", "power_of_two": "power-of-two", "cache_aware": "vllm-router"}),
     (
-        r"--router-mode['\s-]+([\w-]+)",
+        r"(?:--router-mode|DYN_ROUTER_MODE)(?:[\"'\s:=,-]|\bvalue:)+([\w-]+)",
         {"random": "random", "power-of-two": "power-of-two", "least-loaded": "least-requests", "kv": "dynamo"},
     ),
 )
@@ -82,10 +90,6 @@ class Found:
 def read_deployment(path: Path) -> Found:
     """Settings of a deployment file. UsageError where no server is in it, or a value is none; OSError when it cannot be read."""
     text = text_of(path, MOST_BYTES, path.name)
-    if path.suffix == ".py":
-        raise UsageError(f"{path.name}: a Python program, which is not run: give a file with the command that it starts")
-    if SLICE.search(text):
-        raise UsageError(f"{path.name}: a slice of a card (MIG) is not simulated; as a card of its own, a YAML file for --gpu describes it")
     servers = servers_of_text(path, text)
     if servers is None:
         documents = documents_of(path, text)
@@ -99,9 +103,14 @@ def read_deployment(path: Path) -> Found:
 
 
 def servers_of_text(path: Path, text: str) -> list[Command] | None:
-    """Servers of a script, a unit or a command line; None for a document of YAML or JSON."""
-    if re.search(r"^\s*ExecStart\s*=", text, re.MULTILINE):
+    """Servers of a script, a unit, a Dockerfile or a command line; None for a document of YAML or JSON. UsageError for what is not read."""
+    for pattern, what in NOT_READ.items():
+        if re.search(pattern, f"{path.name}\n{text}", re.MULTILINE):
+            raise UsageError(f"{path.name}: {what}")
+    if re.search(r"^\s*(ExecStart\s*=|\[program:)", text, re.MULTILINE):
         return unit_commands(path.name, text, path.parent)
+    if re.match(r"(\s*#.*\n|\s*ARG\s.*\n|\s*\n)*\s*FROM\s+\S", text):
+        return dockerfile_commands(path.name, text, path.parent)
     script = text.startswith("#!") or path.suffix in (".sh", ".bash")
     if not script and re.search(r"^\s*(?:-\s+)?[\w./-]+:(\s|$)", text, re.MULTILINE) and not re.match(r"\s*(docker|podman|vllm)\s", text):
         return None
@@ -141,7 +150,7 @@ def _with_config(path: Path, words: list[str]) -> list[str]:
             settings = read_yaml(text_of(beside, MOST_BYTES, file), file)
             if not isinstance(settings, dict):
                 raise UsageError(f"{file}: must be a mapping of flags")
-            return _flags_of(settings) + words[:i] + words[i + (1 if "=" in word else 2) :]
+            return flags_of(settings) + words[:i] + words[i + (1 if "=" in word else 2) :]
     return words
 
 
@@ -172,9 +181,6 @@ def read_server(name: str, documents: Sequence[Any]) -> Found:
     for document in documents:
         servers += commands_of(name, document)
         _around(name, document, found)
-    if not servers and len(documents) == 1 and isinstance(documents[0], dict):  # the file of --config alone
-        words = _flags_of(documents[0])
-        servers = [(engine, words) for engine, key in (("vllm", "--model"), ("sglang", "--model-path")) if key in words]
     if not servers:
         raise UsageError(f"{name}: {NO_SERVER}")
     return _server(name, servers, found)
@@ -210,6 +216,13 @@ def _follows(words: Sequence[str]) -> bool:
 def _settled(name: str, found: Found) -> None:
     """What depends on several settings: LMCache's host memory, a quantisation that the model's name does not say, variables nobody set."""
     o = found.options
+    if (router := o.get("router", "random")) not in ROUTERS:
+        if o.get("replicas", 1) > 1:
+            raise UsageError(f"{name}: no router here is {router}: take it out of the file and choose one by --router NAME")
+        del o["router"]
+    seqs, most = str(o.get("max_num_seqs", "")), o.pop("most_at_once", None)
+    if most and not (seqs.isdecimal() and int(seqs) <= most):
+        o["max_num_seqs"] = str(most)
     for option, value in o.items():
         if isinstance(value, str) and (variable := unset_in(value)) is not None:
             raise UsageError(f"{name}: {option.replace('_', '-')}: {variable} is not set; {SETS}")
@@ -271,7 +284,7 @@ def commands_of(name: str, document: Any) -> list[tuple[str, list[str]]]:
         if isinstance(each.get("engine_kwargs"), dict):
             loading = each.get("model_loading_config")
             source = (loading.get("model_source") or loading.get("model_id")) if isinstance(loading, dict) else None
-            found.append(("vllm", [*(["--model", str(source)] if source else []), *_flags_of(each["engine_kwargs"])]))
+            found.append(("vllm", [*(["--model", str(source)] if source else []), *flags_of(each["engine_kwargs"])]))
             continue
         found += _of_container(name, each)
     return found
@@ -328,18 +341,6 @@ def _words_of(name: str, part: Any) -> list[str]:
         raise UsageError(f"{name}: its command line: {error}") from None
 
 
-def _flags_of(arguments: Mapping[str, Any]) -> list[str]:
-    """An engine's arguments by name, as flags."""
-    words: list[str] = []
-    for name, value in arguments.items():
-        flag = str(name).replace("_", "-")
-        if isinstance(value, bool):
-            words.append(f"--{flag}" if value else f"--no-{flag}")
-        elif value is not None:
-            words += [f"--{flag}", json.dumps(value) if isinstance(value, dict | list) else str(value)]
-    return words
-
-
 def _around(name: str, document: Any, found: Found) -> None:
     """Settings outside of containers: the GPU's name, how many, replicas, parallelism, and where weights come from."""
     for each in walk(document):
@@ -356,7 +357,7 @@ def _around(name: str, document: Any, found: Found) -> None:
                     found.options.setdefault("gpus", len(ids) if isinstance(ids, list) else int(device["count"]))
         if re.fullmatch(r"\d+(\.\d+)?", size := environment(each).get("LMCACHE_MAX_LOCAL_CPU_SIZE", "")):
             found.options.setdefault("lmcache_gb", float(size))
-        if each.get("router") in ROUTING.values():
+        if isinstance(each.get("router"), str) and (each["router"] in ROUTERS or "services" in each):  # a chart's, beside its servers
             found.options.setdefault("router", each["router"])
         if isinstance(each.get("gpus-of-a-group"), int):
             found.options.setdefault("gpus_of_a_group", each["gpus-of-a-group"])
@@ -367,6 +368,9 @@ def _around(name: str, document: Any, found: Found) -> None:
             listed = [each.get("name", "") if isinstance(each, dict) else each for each in every]
             names = [match[1] for variable in listed if (match := VARIABLES.match(str(variable)))]
             found.unused += [variable for variable in names if variable not in MORE_ARGUMENTS]
+        bound = each["deployment_config"].get("max_ongoing_requests") if isinstance(each.get("deployment_config"), dict) else None
+        if isinstance(bound, int) and bound > 0:  # Ray's, of a replica
+            found.options.setdefault("most_at_once", bound)
         own = each if isinstance(each.get("replicas"), int) else each.get("deployment_config") or each.get("deploy") or each
         if isinstance(own, dict) and isinstance(own.get("autoscaling_config"), dict):
             own = {

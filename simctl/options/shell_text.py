@@ -57,7 +57,8 @@ class _State:
     variables: dict[str, str]
     branches: list[list[bool | None]] = field(default_factory=list)  # of each `if`: whether a branch was taken, and whether this one is
     last: bool | None = True  # whether the last command succeeded, as far as that is known
-    loops: list[int | None] = field(default_factory=list)
+    loops: list[int | None] = field(default_factory=list)  # times of each loop around, None where that is not known
+    functions: dict[str, str] = field(default_factory=dict)
     doubtful: set[str] = field(default_factory=set)
 
 
@@ -108,7 +109,7 @@ def expanded(text: str, variables: Mapping[str, str]) -> str:
     for _ in range(10):
         before = text
         text = re.sub(r"\$\{(\w+)(?:(:?[-=?+])([^${}]*))?\}", lambda m: _value(m[1], m[2] or "", m[3] or "", variables), text)
-        text = re.sub(r"\$(?:\((\w+)\)|([A-Za-z_]\w*))", lambda m: _value(m[1] or m[2], "", "", variables), text)
+        text = re.sub(r"\$(?:\((\w+)\)|([A-Za-z_]\w*|\d(?=\D|$)))", lambda m: _value(m[1] or m[2], "", "", variables), text)
         if text == before:
             break
     return text.translate(_SHOW)
@@ -132,6 +133,27 @@ def unset_in(value: str) -> str | None:
 def commands(name: str, text: str, variables: Mapping[str, str], nested: int = 0) -> list[Command]:
     """All servers that a script starts, in its order. UsageError, of the file `name`, where a quotation does not end."""
     state = _State(dict(variables))
+    return _commands(name, _without_functions(text, state.functions), state, nested)
+
+
+def _without_functions(text: str, functions: dict[str, str]) -> str:
+    """A script without the bodies of its functions, which are put beside, before them as many empty lines as keep their lines' numbers.
+
+    A function that holds a server and that no other line names stays where it is: what calls it is not seen.
+    """
+
+    def taken(match: re.Match[str]) -> str:
+        called = re.search(rf"(?<![\w-]){re.escape(match[1])}(?![\w-])", text[match.end() :])
+        if not called:
+            return match[2]
+        functions[match[1]] = "\n" * text[: match.start(2)].count("\n") + match[2]
+        return "\n" * match[0].count("\n")
+
+    pattern = r"^(?:function\s+)?([A-Za-z_][\w-]*)\s*(?:\(\))?\s*\{[ \t]*\n(.*?)^\}[ \t]*$"
+    return re.sub(pattern, taken, text, flags=re.MULTILINE | re.DOTALL)
+
+
+def _commands(name: str, text: str, state: _State, nested: int) -> list[Command]:
     found: list[Command] = []
     for number, line in _lines(name, text):
         for default in re.findall(r"\$\{([A-Za-z_]\w*):?=([^${}]*)\}", line):
@@ -173,17 +195,17 @@ def _open(text: str) -> bool:
 def _segments(name: str, number: int, line: str) -> Iterator[tuple[str, list[str]]]:
     """What stands before each simple command of a line (`;`, `&&`, `||`, ...), and its words."""
     if match := re.fullmatch(r"\s*(?:export\s+|local\s+)?(\w+)(\+?)=\((.*)\)\s*", line, re.DOTALL):
-        yield "", [f"{match[1]}{match[2]}=", *_split(name, number, match[3].replace("\n", " "))]
+        yield "", [f"{match[1]}{match[2]}=", *split(name, number, match[3].replace("\n", " "))]
         return
     after = ""
     for sign, word in _split_at_ends(_REDIRECTED.sub(" ", line)):
         after += sign
-        if words := _split(name, number, word):
+        if words := split(name, number, word):
             yield after, words
             after = ""
 
 
-def _split(name: str, number: int, text: str) -> list[str]:
+def split(name: str, number: int, text: str) -> list[str]:
     try:
         return shlex.split(text, comments=True)
     except ValueError as error:
@@ -222,12 +244,19 @@ def _segment(name: str, number: int, words: list[str], state: _State, nested: in
     state.last = _negated(state.last) if denied else state.last
     if words[0] == "for":
         state.loops.append(_loop(words, state))
+    elif words[0] in ("while", "until"):  # a server within is started again when it ends, or nobody knows how often
+        state.loops.append(1 if words[1:] in (["true"], [":"], ["1"]) or engine_in(" ".join(words)) else None)
     elif words[0] == "done" and state.loops:
         state.loops.pop()
     elif match := re.match(r"(\w+\+?=)\((.*)", words[0], re.DOTALL):  # an array behind something else
         _assign([match[1], *f"{match[2]}\n{chr(10).join(words[1:])}".rstrip("\n").removesuffix(")").split("\n")], state, runs)
     elif len(words) == 1 or words[0].endswith("=") or words[0] in ("export", "local", "readonly", "declare"):
         _assign(words, state, runs)
+    if words[0] in state.functions and nested < MOST_NESTED:
+        given = {str(i): word for i, word in enumerate(words)}
+        given |= {"@": shlex.join(words[1:]), "*": " ".join(words[1:]), "#": str(len(words) - 1)}
+        state.variables |= given
+        return _commands(name, state.functions[words[0]], state, nested + 1)
     line = " ".join(words)
     engine = engine_in(line)
     if engine is None:
@@ -356,35 +385,3 @@ def _of_server(words: list[str]) -> list[str] | None:
         rest = words[image + 1 :]
         return rest[1:] if rest[:1] == ["--"] else rest
     return None
-
-
-def unit_commands(name: str, text: str, folder: Path) -> list[Command]:
-    """Servers of a systemd unit: its ExecStart, with Environment= and the EnvironmentFile= that lie beside it."""
-    variables: dict[str, str] = environment_of(folder)
-    lines = []
-    for number, line in _lines_of_unit(text):
-        key, _, value = line.partition("=")
-        if key.strip() == "Environment":
-            for word in _split(name, number, value):
-                variable, equals, setting = word.partition("=")
-                if equals:
-                    variables[variable] = setting
-        elif key.strip() == "EnvironmentFile":
-            variables |= environment_of(folder, value.strip().lstrip("-"))
-        elif key.strip() == "ExecStart":
-            lines.append((number, value.strip().lstrip("-@:+!")))
-    return [command for _, line in lines for command in commands(name, line, variables)]
-
-
-def _lines_of_unit(text: str) -> Iterator[tuple[int, str]]:
-    kept, began = "", 0
-    for number, line in enumerate(text.splitlines(), 1):
-        began = began or number
-        if line.lstrip().startswith(("#", ";")):
-            continue
-        kept += line.rstrip()
-        if kept.endswith("\\"):
-            kept = kept[:-1] + " "
-            continue
-        yield began, kept
-        kept, began = "", 0

@@ -49,7 +49,8 @@ SERVERS = {
         "max_num_seqs": "64",
         "enforce_eager": True,
     },
-    "kserve-llm.yaml": {"model": "Qwen/Qwen2.5-7B-Instruct", "gpu": "nvidia-l4", "replicas": 3, "tp": 2, "max_num_seqs": "48"},
+    "kserve-llm.yaml": {"model": "Qwen/Qwen2.5-7B-Instruct", "gpu": "nvidia-l4", "replicas": 3, "tp": 2, "max_num_seqs": "48"}
+    | {"router": "llm-d"},
     "ray-serve.yaml": {
         "model": "Qwen/Qwen2.5-7B-Instruct",
         "gpu": "A10G",
@@ -90,6 +91,25 @@ SERVERS = {
         "max_model_len": "32768",
         "engine_version": "0.24.0",
     },
+    "functions.sh": {"model": "Qwen/Qwen3-8B", "replicas": 4, "kv_dtype": "fp8", "max_model_len": "16384", "gpu_memory_utilization": "0.9"},
+    "Dockerfile": {"model": "google/gemma-3-27b-it", "max_model_len": "16384", "tp": 2, "engine_version": "0.11.0"},
+    "supervisord.conf": {"model": "Qwen/Qwen2.5-72B-Instruct-AWQ", "max_model_len": "16384", "tp": 2, "replicas": 2},
+    "vllm-config.yaml": {
+        "model": "meta-llama/Llama-3.1-70B-Instruct",
+        "tp": 4,
+        "max_model_len": "32768",
+        "enable_expert_parallel": False,
+        "enforce_eager": False,
+        "engine_option": ["draft_tokens=4", "drafter=ngram"],
+    },
+    "llama-swap.yaml": {
+        "engine": "llamacpp",
+        "model": "Qwen3-30B-A3B",
+        "dtype": "q4_k_m",
+        "kv_dtype": "q8_0",
+        "max_model_len": "8192",
+        "max_num_seqs": 4,
+    },
     "vllm@.service": {"model": "mistralai/Mistral-Small-24B-Instruct-2501", "tp": 2, "max_model_len": "16384"},
     "llama.sh": {
         "engine": "llamacpp",
@@ -112,6 +132,10 @@ POOLS = {
         ("prefill", 1, "Qwen/Qwen3-8B", {"max-num-batched-tokens": 16384}),
     ],
     "dynamo-sglang.yaml": [("prefill", 1, "Qwen/Qwen3-8B", {"engine": "sglang"}), ("decode", 2, "Qwen/Qwen3-8B", {"engine": "sglang"})],
+    "dynamo-router.yaml": [
+        ("prefill", 2, "Qwen/Qwen3-14B", {"router": "dynamo", "tp": 1}),
+        ("decode", 1, "Qwen/Qwen3-14B", {"router": "dynamo", "tp": 2}),
+    ],
     "roles.sh": [
         ("prefill", 1, "Qwen/Qwen3-8B", {"max-num-batched-tokens": 16384}),
         ("decode", 1, "Qwen/Qwen3-8B", {"max-num-seqs": "64"}),
@@ -174,7 +198,7 @@ def ran_by_bash(tmp_path: Path, script: str) -> list[list[str]]:
     return [json.loads(line) for line in (tmp_path / "told").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("name", ["serve.sh", "docker-run.txt"])
+@pytest.mark.parametrize("name", ["serve.sh", "docker-run.txt", "functions.sh"])
 def test_a_script_is_read_as_bash_runs_it(name, tmp_path):
     text = (FILES / name).read_text()
     told = ran_by_bash(tmp_path, text)
@@ -235,6 +259,24 @@ run: |
     wanted = {"model": "Qwen/Qwen3-14B", "tp": 2, "gpu": "L40S", "replicas": 2, "max_model_len": "8192"}
     assert {name: found.options.get(name) for name in wanted} == wanted
     assert any("maxReplicas 5" in each for each in found.unused)
+
+
+@pytest.mark.parametrize("asked", ["{H100:4, A100-80GB:8}", "{H100: 4}", "[H100:4, A100-80GB:8]", "H100:4"])
+def test_accelerators_of_a_sky_pilot_task_are_read_in_all_their_forms(tmp_path, asked):
+    text = f"resources: {{accelerators: {asked}}}\nrun: vllm serve Qwen/Qwen3-14B -tp $SKYPILOT_NUM_GPUS_PER_NODE\n"
+    options = read(tmp_path, "task.yaml", text).options
+    assert (options["gpu"], options["tp"]) == ("H100", 4)
+
+
+@pytest.mark.parametrize(("bound", "seqs"), [(32, "32"), (128, "48")])
+def test_rays_bound_of_requests_at_a_replica_is_taken_where_it_binds(tmp_path, bound, seqs):
+    loading, given = "model_loading_config: {model_id: Qwen/Qwen3-8B}", "engine_kwargs: {max_num_seqs: 48}"
+    text = f"applications: [{{args: {{llm_configs: [{{{loading}, {given}, deployment_config: {{max_ongoing_requests: {bound}}}}}]}}}}]\n"
+    assert read(tmp_path, "serve.yaml", text).options["max_num_seqs"] == seqs
+
+
+def test_a_server_that_is_started_again_when_it_ends_is_one(tmp_path):
+    assert "replicas" not in read(tmp_path, "serve.sh", "#!/bin/sh\nwhile true; do vllm serve Qwen/Qwen3-8B; sleep 5; done\n").options
 
 
 def test_a_serving_runtime_gives_its_models_command_and_arguments(tmp_path):
@@ -304,6 +346,14 @@ def test_a_file_beside_sets_what_the_text_does_not(tmp_path):
         ),
         ("compose.yml", "services: {a: {image: ollama/ollama}}", "Ollama runs llama.cpp: --engine llamacpp"),
         ("compose.yml", "services: {a: {image: nvcr.io/nim/meta/llama-3.1-8b-instruct:1.8}}", "a NIM chooses its engine"),
+        ("config.pbtxt", 'backend: "tensorrtllm"', "config.pbtxt: a model of Triton"),
+        ("vllm.nomad", 'job "a" {\n  config { image = "vllm/vllm-openai" }\n}', "vllm.nomad: HCL (Nomad, Terraform) is not read"),
+        (
+            "values.yaml",
+            "{servingEngineSpec: {modelSpec: [{modelURL: Qwen/Qwen3-8B, replicaCount: 2}]}, routerSpec: {routingLogic: session}}",
+            "values.yaml: no router here is session",
+        ),
+        ("serve.sh", "#!/bin/sh\nwhile read p; do vllm serve Qwen/Qwen3-8B --port $p; done\n", "line 2: a loop of unknown length"),
         ("serve.py", "cmd = ['vllm', 'serve']", "a Python program, which is not run"),
         ("serve.sh", "CUDA_VISIBLE_DEVICES=MIG-4ae2 vllm serve Qwen/Qwen3-8B", "a slice of a card (MIG) is not simulated"),
         ("pod.yaml", "resources: {limits: {nvidia.com/mig-1g.10gb: 1}}", "a slice of a card (MIG) is not simulated"),
