@@ -39,8 +39,8 @@ SECONDS = {
 }
 # Further log sd of a GPU that is of another chip than any measured one: shares of a datasheet, and times of kernels that latency bounds.
 OTHER_SHARE_SD, OTHER_SECONDS_SD = 0.06, 0.40
-# Log sd of a whole step on another machine with the same GPU: mean differences of two H100s and of three H200s in common cells have an rms
-# of 0.8 %. And on a GPU where no step was measured: declared.
+# Scale of the log-t of a whole step on another machine with the same GPU: four H100s and four H200s, each by rates of the others of its
+# card, lie 1.1 % off (rms), one of them 2.6; the likeliest scale is 0.8 %. And on a GPU where no step was measured: declared.
 MACHINE_SD, ELSEWHERE_SD = 0.008, 0.03
 LAUNCHES = 3  # in an engine, of a layer that selects, besides those that c1 counts: summary, gather, merge
 HARNESS_GATHER_SD = 0.5  # log sd of the published host-side gather on another machine than the A10's
