@@ -72,6 +72,7 @@ def load_jsonl(path: Path, options: LoadOptions = DEFAULT) -> Trace:
             said[text(record.get("request_id", len(builder)), "request_id", named)] = prompt + output
         elif "context_of" in record:
             raise UsageError(f"{named}: context_of needs a session_id: what is said is kept by session")
+        names: dict[str, Any] = {name: text(record[name], name, named) for name in ("tenant", "model", "adapter") if name in record}
         builder.add(
             where,
             arrival_s=_arrival(record, named),
@@ -84,7 +85,7 @@ def load_jsonl(path: Path, options: LoadOptions = DEFAULT) -> Trace:
             content=content,
             priority=whole_number(record.get("priority", 0), "priority", named),
             cancel_s=number(record["cancel_s"], "cancel_s", named) if "cancel_s" in record else math.inf,
-            **{name: text(record[name], name, named) for name in ("tenant", "model", "adapter") if name in record},
+            **names,
             images=whole_number(record.get("images", 0), "images", named),
             after=_after(record, named) + ((str(record["context_of"]),) if "context_of" in record else ()),
         )

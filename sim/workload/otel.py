@@ -49,6 +49,7 @@ def load_otel(path: Path, options: LoadOptions = DEFAULT) -> Trace:
             span.where,
             arrival_s=span.start_s - spans[0].start_s if before is None else None,
             think_s=span.start_s - before[0] if before else 0.0,
+            recorded_s=span.start_s - spans[0].start_s,
             prompt_tokens=span.prompt,
             output_tokens=span.output,
             session_id=session,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.workload.agent_sessions import AgentSessions
+from sim.workload.agent_sessions import AgentMixture, AgentSessions
 from sim.workload.rate_curve import RateCurve
 from sim.workload.synthetic import Synthetic
 from sim.workload.trace import Trace
@@ -20,7 +20,7 @@ class Redraw:
     """Draws requests of `spec` again; equal repeats and lengths give equal traces."""
 
     draw: Callable[[Any, np.random.Generator], Trace]
-    spec: Synthetic | AgentSessions
+    spec: Synthetic | AgentSessions | AgentMixture
     seed: int
 
     def __call__(self, repeat: int, requests: int | None = None) -> Trace:
@@ -28,15 +28,15 @@ class Redraw:
         spec = self.spec
         if requests is not None and isinstance(spec, Synthetic):
             spec = replace(spec, num_prompts=spec.turns * math.ceil(requests / spec.turns))
-        elif requests is not None and isinstance(spec, AgentSessions):
-            spec = replace(spec, num_sessions=math.ceil(requests / spec.turns))
+        elif requests is not None and not isinstance(spec, Synthetic):
+            spec = replace(spec, num_sessions=math.ceil(requests / spec.calls))
         return self.draw(spec, np.random.default_rng([self.seed, repeat + 1]))
 
     @property
     def rate_per_s(self) -> float:
         """Requests per second where they come at a constant mean rate, infinite where all come at once, else NaN."""
         rate = self.spec.rate_per_s
-        return math.nan if isinstance(rate, RateCurve) else rate * self.spec.turns
+        return math.nan if isinstance(rate, RateCurve) else rate * self.spec.calls
 
     def of_one(self, replicas: int) -> Redraw | None:
         """Calls of one of `replicas` equal replicas under round-robin; None where calls depend on each other.

@@ -43,6 +43,11 @@ class Synthetic:
     most_tokens: int | None = None
     range_ratio: float = 0.0
 
+    @property
+    def calls(self) -> float:
+        """Calls per session."""
+        return float(self.turns)
+
 
 def draw_lengths(mean: int, cv: float, count: int, rng: np.random.Generator, range_ratio: float = 0.0) -> NDArray[np.int64]:
     """`count` lengths of at least 1 token: `mean` when `cv` is 0, else log-normal with that mean and coefficient of variation.

@@ -15,7 +15,17 @@ from sim.shown import Figures, Shown
 from sim.units import MAX_TOKENS
 from sim.workload.content import Content, SystemPrompt
 
-OPTIONAL = ("priorities", "cancel_s", "tenants", "models", "adapters", "images", "after")  # columns that are empty where no call has any
+OPTIONAL = (
+    "priorities",
+    "cancel_s",
+    "tenants",
+    "models",
+    "adapters",
+    "images",
+    "after",
+    "recorded_s",
+)  # columns that are empty where no call has any
+REPLAYS = ("open", "closed")
 MAX_TIME_S = 1e10  # some three centuries: beyond it, an arrival is a unit mistake
 UNIX_S = 1e9  # a trace whose first call comes later than this, 31 years, has Unix times (of 2001 and later)
 
@@ -45,6 +55,7 @@ class Trace(Shown):
     adapters: Sequence[str] = ()  # which LoRA adapter a call asks for; empty: none does
     images: Sequence[int] = ()  # of a call's prompt, whose tokens count among its own; empty: none has any
     after: Sequence[tuple[str, ...]] = ()  # ids of the calls that a call waits for, beside its session's previous turn; empty: none do
+    recorded_s: Sequence[float] = ()  # when a call that follows others came in the recording; NaN: not known; empty: of none
 
     def shown(self) -> tuple[str, Figures]:
         """Title and figures."""
@@ -96,6 +107,22 @@ class Trace(Shown):
             raise UsageError(f"arrivals would reach {latest:g} s: the rate is too low")
         return replace(self, arrival_s=arrival_s)
 
+    def replayed(self, how: str | None) -> Trace:
+        """The calls as REPLAYS says: `open`, each at its recorded time, whatever the answers take; `closed`, turns of a session each after
+        the answer to the one before (None: as the format has it). UsageError where a call's time was not recorded.
+        """
+        if how == "closed":
+            later = [turn > 0 and session is not None for turn, session in zip(self.turns, self.session_ids, strict=True)]
+            return replace(self, arrival_s=np.where(later, math.nan, self.arrival_s))
+        if how is None or not np.isnan(self.arrival_s).any():
+            return self
+        known = np.array(self.recorded_s or [math.nan] * len(self))
+        times = np.where(np.isnan(self.arrival_s), known, self.arrival_s)
+        if np.isnan(times).any():
+            name = self.request_ids[int(np.flatnonzero(np.isnan(times))[0])]
+            raise UsageError(f"call {name!r} has no recorded time of its own: it follows an answer, and cannot be replayed open")
+        return replace(self, arrival_s=times, think_s=np.zeros(len(self)), after=()).taken(np.argsort(times, kind="stable"))
+
     def rate_scaled(self, factor: float) -> Trace:
         """The same calls arriving `factor` times as fast; think times stay. Raises UsageError unless 0 < factor <
         infinity.
@@ -138,6 +165,7 @@ class TraceBuilder:
     _adapters: list[str] = field(default_factory=list)
     _images: list[int] = field(default_factory=list)
     _after: list[tuple[str, ...]] = field(default_factory=list)
+    _recorded: array[float] = field(default_factory=lambda: array("d"))
     _notes: list[str] = field(default_factory=list)
     _seen: set[str] = field(default_factory=set)
     _last_turn: dict[str, int] = field(default_factory=dict)
@@ -171,6 +199,7 @@ class TraceBuilder:
         adapter: str = "",
         images: int = 0,
         after: tuple[str, ...] = (),
+        recorded_s: float = math.nan,
     ) -> None:
         """Append one call. `arrival_s` None means: after the session's previous turn, and after the earlier calls named. Raises
         UsageError naming `where`.
@@ -205,6 +234,7 @@ class TraceBuilder:
         self._adapters.append(adapter)
         self._images.append(images)
         self._after.append(after)
+        self._recorded.append(recorded_s)
 
     def _check_after(self, where: str, arrival_s: float | None, after: tuple[str, ...]) -> None:
         if unknown := [name for name in after if name not in self._seen]:
@@ -277,4 +307,5 @@ class TraceBuilder:
             self._adapters if any(self._adapters) else (),
             self._images if any(self._images) else (),
             self._after if any(self._after) else (),
+            () if all(map(math.isnan, self._recorded)) else self._recorded,
         )

@@ -46,6 +46,7 @@ def load_weka(path: Path, options: LoadOptions = DEFAULT) -> Trace:
             call.where,
             arrival_s=None if later else call.at_s,
             think_s=call.at_s - ends[call.session] if later else 0.0,
+            recorded_s=call.at_s,
             prompt_tokens=prompt,
             output_tokens=output,
             session_id=call.session if later or call.session not in ends else None,

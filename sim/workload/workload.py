@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ import numpy as np
 
 from sim.errors import UsageError
 from sim.shown import Figures, Shown
-from sim.workload.agent_sessions import SESSIONS_PER_S, AgentSessions, draw_sessions
+from sim.workload.agent_kinds import read_kinds
+from sim.workload.agent_sessions import SESSIONS_PER_S, AgentMixture, AgentSessions, draw_sessions
 from sim.workload.arrivals import jitter_within_buckets, with_arrivals
 from sim.workload.formats import load_trace
 from sim.workload.loader_options import LoadOptions
@@ -107,6 +108,10 @@ class Workload(Shown):
         input_len: int = FITTED.input_tokens,
         output_len: int = FITTED.output_tokens,
         edited_share: float = FITTED.edited_share,
+        opening_cv: float | None = None,
+        subagents: float = FITTED.subagents,
+        compact_at: int | None = None,
+        kinds: Path | str | Sequence[Mapping[str, Any]] | None = None,
         request_rate: float | None = None,
         burstiness: float = FITTED.burstiness,
         rate_curve: RateCurve | str | Path | None = None,
@@ -117,14 +122,25 @@ class Workload(Shown):
         """Sessions of agents (sim.workload.agent_sessions), which says what the defaults were fitted to; lengths are means, in tokens.
 
         Sessions start at `request_rate` (None: as fitted), or along `rate_curve` as in `drawn`. Contexts end at `most_tokens`, or at the
-        200,000 of the fit where that is less. Raises UsageError.
+        200,000 of the fit where that is less and nothing is compacted. `kinds` (sim.workload.agent_kinds) are several kinds of agents, the
+        other arguments what they leave out; their contexts end at `most_tokens`. Raises UsageError.
         """
         rate = _rate(request_rate, rate_curve, SESSIONS_PER_S)
-        most = min(most_tokens or FITTED.most_tokens, FITTED.most_tokens)
-        spec = AgentSessions(
-            num_sessions, turns, think_time_s, prefix_len, opening_len, input_len, output_len, edited_share, rate, burstiness, most
-        )
+        most = most_tokens or FITTED.most_tokens
+        one = AgentSessions(
+            num_sessions, turns, think_time_s, prefix_len, opening_len, input_len, output_len, edited_share, rate, burstiness,
+            min(most, FITTED.most_tokens) if compact_at is None else most,
+            None, opening_cv, subagents, compact_at,
+        )  # fmt: skip
+        spec: AgentSessions | AgentMixture = one
+        if kinds is not None:
+            several = read_kinds(Path(kinds) if isinstance(kinds, str) else kinds, replace(one, most_tokens=most))
+            spec = AgentMixture(num_sessions, several, rate, burstiness)
         origin = {
+            **({} if opening_cv is None else {"agent_opening_cv": opening_cv}),
+            **({"agent_subagents": subagents} if subagents else {}),
+            **({} if compact_at is None else {"agent_compact_at": compact_at}),
+            **({} if kinds is None else {"agent_kinds": _kinds_digest(spec)}),
             "agent_sessions": num_sessions,
             **_rate_origin(rate),
             "burstiness": burstiness,
@@ -175,6 +191,7 @@ class Workload(Shown):
         *,
         limit: int | None = None,
         resample: int | None = None,
+        replay: str | None = None,
         rate_scale: float = 1.0,
         spread_arrivals_s: float = 0.0,
         request_rate: float | None = None,
@@ -193,15 +210,15 @@ class Workload(Shown):
         """Requests of a trace file (sim.workload.formats), its first `limit`; at its own times, at `request_rate`, or along
         `rate_curve` as in `drawn`.
 
-        `resample` draws so many requests with the trace's lengths instead. Raises UsageError naming what is wrong, OSError when the file
-        cannot be read.
+        `replay` is how sessions are sent (Trace.replayed); `resample` draws so many requests with the trace's lengths instead. Raises
+        UsageError naming what is wrong, OSError when the file cannot be read.
         """
         path, rng = Path(path), np.random.default_rng(seed)
         options = LoadOptions(
             seed=seed, start_s=start_s, duration_s=duration_s, prefix_block=prefix_block, time_unit=time_unit,
             chars_per_token=chars_per_token, assume_prefix=assume_prefix,
         )  # fmt: skip
-        trace = assuming_prefix(load_trace(path, trace_format, options), assume_prefix).rate_scaled(rate_scale)
+        trace = assuming_prefix(load_trace(path, trace_format, options), assume_prefix).replayed(replay).rate_scaled(rate_scale)
         if limit is not None:
             trace = trace.head(limit)
         if resample is not None:
@@ -218,10 +235,15 @@ class Workload(Shown):
             "spread_arrivals": spread_arrivals_s,
             "burstiness": burstiness,
             "think_time": think_time_s,
-            **{name: value for name, value in (("limit", limit), ("num_prompts", resample)) if value},
+            **{name: value for name, value in (("limit", limit), ("num_prompts", resample), ("replay", replay)) if value},
             **({} if rate is None else _rate_origin(rate)),
         }
         return cls(with_think_time(trace, think_time_s, rng), max_concurrency, None, origin)
+
+
+def _kinds_digest(spec: AgentSessions | AgentMixture) -> str:
+    """sha256 of what kinds of agents there are."""
+    return hashlib.sha256(repr(spec).encode()).hexdigest()
 
 
 def _rate(request_rate: float | None, rate_curve: RateCurve | str | Path | None, default_per_s: float) -> float | RateCurve:

@@ -10,8 +10,18 @@ from sim.errors import UsageError
 if TYPE_CHECKING:
     from sim import Workload
 
-TRACE_ONLY = ("limit", "resample", "rate_scale", "spread_arrivals", "prefix_block", "time_unit", "chars_per_token", "assume_prefix")
-AGENTS_ONLY = ("agent_opening_len", "agent_edited_share")
+TRACE_ONLY = (
+    "limit",
+    "resample",
+    "rate_scale",
+    "replay",
+    "spread_arrivals",
+    "prefix_block",
+    "time_unit",
+    "chars_per_token",
+    "assume_prefix",
+)
+AGENTS_ONLY = ("agent_opening_len", "agent_opening_cv", "agent_edited_share", "agent_subagents", "agent_compact_at", "agent_kinds")
 DRAWN_ONLY = ("random_input_len", "random_output_len", "random_length_cv", "random_range_ratio", "random_prefix_len", "turns")
 _ARGUMENTS = {
     "random_input_len": "input_len",
@@ -21,7 +31,12 @@ _ARGUMENTS = {
     "random_prefix_len": "prefix_len",
     "think_time": "think_time_s",
     "agent_opening_len": "opening_len",
+    "agent_opening_cv": "opening_cv",
     "agent_edited_share": "edited_share",
+    "agent_subagents": "subagents",
+    "agent_compact_at": "compact_at",
+    "agent_kinds": "kinds",
+    "replay": "replay",
     "spread_arrivals": "spread_arrivals_s",
     "trace_start": "start_s",
     "trace_duration": "duration_s",
@@ -33,8 +48,8 @@ def workload_of(options: Mapping[str, Any], most_tokens: int) -> Workload:
     names = (*TRACE_ONLY, *DRAWN_ONLY, *_ARGUMENTS, "request_rate", "burstiness", "rate_curve", "max_concurrency")
     given = {name for name in names if options[name] is not None and options[name] is not False}
     arguments = {_ARGUMENTS.get(name, name): options[name] for name in given if name != "resample"} | {"seed": options["seed"]}
-    if options["agent_sessions"] is None and given.intersection(AGENTS_ONLY):
-        raise UsageError("--workload-option agent-opening-len and agent-edited-share need --agent-sessions")
+    if options["agent_sessions"] is None and (stray := sorted(given.intersection(AGENTS_ONLY))):
+        raise UsageError(f"--workload-option {stray[0].replace('_', '-')} needs --agent-sessions")
     if options["trace"] is None:
         return _drawn(options, given, arguments | {"most_tokens": most_tokens})
     return _from_trace(options, given, arguments)
@@ -43,8 +58,8 @@ def workload_of(options: Mapping[str, Any], most_tokens: int) -> Workload:
 def _drawn(options: Mapping[str, Any], given: set[str], arguments: dict[str, Any]) -> Workload:
     from sim import Workload
 
-    if given.intersection((*TRACE_ONLY, "trace_start", "trace_duration")):
-        raise UsageError("all of --workload-option but agent-opening-len and agent-edited-share need a --trace")
+    if stray := sorted(given.intersection((*TRACE_ONLY, "trace_start", "trace_duration"))):
+        raise UsageError(f"--workload-option {stray[0].replace('_', '-')} needs a --trace")
     requests, sessions = options["num_prompts"], options["agent_sessions"]
     if sessions is None:
         if requests is None:

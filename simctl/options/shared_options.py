@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from sim.workload.formats import FORMATS
+from sim.workload.trace import REPLAYS
 from simctl.options.option_groups import Setting, SettingGroup, members_of
 from simctl.options.option_types import BATCH_CAP, CURVE, DURATION, GPU, MODEL, PAUSE, PREFIX, SHARE, TOKENS
 
@@ -138,6 +139,11 @@ workload_options = grouped(
             ),
             Setting(["--burstiness"], type=float, help="1: Poisson arrivals; less: bursts; inf: constant gaps. [default: 1]"),
             Setting(["--limit"], type=click.IntRange(1), metavar="N", help="Only the trace's first N requests."),
+            Setting(
+                ["--replay"],
+                type=click.Choice(REPLAYS),
+                help="open: turns at their recorded times; closed: after the answers before. [default: as the format has it]",
+            ),
             Setting(["--rate-scale"], type=float, help="Let the trace arrive this many times as fast. [default: 1]"),
             Setting(["--spread-arrivals"], type=float, help="Put arrivals off by up to so many seconds, at random (Mooncake: 3)."),
             Setting(["--prefix-block"], type=click.IntRange(1, 2**20), metavar="N", help="Tokens of a prefix id or hash. [default: 512]"),
@@ -156,7 +162,16 @@ workload_options = grouped(
                 help="Mean time between turns, or between requests of --users, exponential. [default: 0; agents: 5.3 s, log-normal]",
             ),
             Setting(["--agent-opening-len"], type=TOKENS, help="Mean new tokens of an agent's first prompt. [default: 22000]"),
+            Setting(["--agent-opening-cv"], type=float, help="Coefficient of variation of those; 0: all alike. [default: 2]"),
             Setting(["--agent-edited-share"], type=float, help="Share of agents' later turns with a rewritten context. [default: 0.6]"),
+            Setting(["--agent-subagents"], type=float, help="Mean subagents that a later turn waits for. [default: 0]"),
+            Setting(["--agent-compact-at"], type=TOKENS, help="Tokens at which a session sums up its context. [default: never]"),
+            Setting(
+                ["--agent-kinds"],
+                type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                metavar="FILE",
+                help="YAML list of several kinds of agents, with their shares.",
+            ),
         ),
         help="A setting of the trace, or of what is drawn; may be repeated.",
     ),

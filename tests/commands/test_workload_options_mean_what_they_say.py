@@ -31,7 +31,7 @@ def summary(*arguments):
         ((*AZURE, "--random-input-len", "5"), "--random-input-len is for requests that are drawn"),
         ((*AZURE, "--turns", "2"), "--turns is for requests that are drawn"),
         ((*AZURE, "--burstiness", "2"), "--burstiness needs --request-rate or --rate-curve"),
-        (("--num-prompts", "5", "--workload-option", "limit=3"), "need a --trace"),
+        (("--num-prompts", "5", "--workload-option", "limit=3"), "limit needs a --trace"),
         (("--num-prompts", "5", "--request-rate", "-1"), "request rate must be positive"),
         (("--num-prompts", "5", "--request-rate", "nan"), "request rate must be positive"),
         (("--num-prompts", "5", "--random-length-cv", "-1"), "coefficient of variation"),
@@ -47,12 +47,12 @@ def summary(*arguments):
         (("--num-prompts", "5", "--rate-curve", "servegen-day", "--request-rate", "inf"), "of a curve must be positive and finite"),
         (("--agent-sessions", "5", "--num-prompts", "5"), "give --num-prompts or --agent-sessions, not both"),
         ((*AZURE, "--agent-sessions", "5"), "--agent-sessions draws requests of its own"),
-        (("--agent-sessions", "5", "--workload-option", "limit=3"), "need a --trace"),
+        (("--agent-sessions", "5", "--workload-option", "limit=3"), "limit needs a --trace"),
         (("--agent-sessions", "5", "--random-length-cv", "1"), "--random-length-cv and --random-range-ratio are not for agents"),
         (("--agent-sessions", "5", "--workload-option", "agent-edited-share=1.5"), "the share of edited turns must lie in 0..1"),
         (("--agent-sessions", "5", "--max-model-len", "8K"), "leaves agents no room in contexts of 8192"),
         (("--agent-sessions", "1000000", "--turns", "1000000"), "at most 10,000,000 calls"),
-        (("--num-prompts", "5", "--workload-option", "agent-opening-len=3"), "need --agent-sessions"),
+        (("--num-prompts", "5", "--workload-option", "agent-opening-len=3"), "agent-opening-len needs --agent-sessions"),
     ],
 )
 def test_contradictions_are_one_line(arguments, message):
