@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from sim.errors import UsageError
-
-if TYPE_CHECKING:
-    import xarray as xr
 
 BEGIN, END = "<!-- begin inventory -->", "<!-- end inventory -->"
 HEAD = "| file | device | when (UTC) | software | how | holds | complete |\n|---|---|---|---|---|---|---|"
@@ -19,16 +16,22 @@ HEAD = "| file | device | when (UTC) | software | how | holds | complete |\n|---
 
 def table(folder: Path) -> str:
     """The rows of every netCDF file under `folder`, as Markdown, by path."""
+    paths = sorted(folder.rglob("*.nc"))
+    return "\n".join([HEAD, *(f"| {path.relative_to(folder).with_suffix('')} | {' | '.join(_row(path))} |" for path in paths)])
+
+
+def _sizes(path: Path) -> dict[str, int]:
+    """Dimensions of a netCDF file, less those that are the widths of texts; no value is read."""
+    import h5py
+
+    with h5py.File(path, "r") as file:
+        return {n: file[n].shape[0] for n in file if h5py.h5ds.is_scale(file[n].id) and not re.fullmatch(r"string\d+", n)}
+
+
+def _row(path: Path) -> list[str]:
     from calibrate.measurement import open_measurement
 
-    paths = sorted(folder.rglob("*.nc"))
-    return "\n".join(
-        [HEAD, *(f"| {path.relative_to(folder).with_suffix('')} | {' | '.join(_row(open_measurement(path)))} |" for path in paths)]
-    )
-
-
-def _row(data: xr.Dataset) -> list[str]:
-    said = data.attrs
+    said = open_measurement(path, ()).attrs
     tell = lambda *names: next((str(said[n]) for n in names if n in said and str(said[n])), "")  # noqa: E731
     engine = tell("engine", "plan_engine")
     version = tell("engine_version", "plan_engine_version")
@@ -38,7 +41,7 @@ def _row(data: xr.Dataset) -> list[str]:
     how = [tell("protocol", "suite"), tell("path", "plan_path"), tell("weight_dtype")]
     how += ["no torch.compile"] if tell("fast_start") == "1" else []
     how += [f"{tell('tensor_parallel_size')} GPUs"] if tell("tensor_parallel_size") not in ("", "1") else []
-    sizes = ", ".join(f"{size} {name}s" for name, size in data.sizes.items() if name not in ("iteration", "token"))
+    sizes = ", ".join(f"{size} {name}s" for name, size in _sizes(path).items() if name not in ("iteration", "token"))
     complete = {"1": "yes", "0": "no", "": "-"}[tell("finished")]
     when = tell("date_utc", "date")[:16].replace("T", " ")
     return [tell("gpu_name", "gpu"), when, software, ", ".join(filter(None, how)), sizes, complete]

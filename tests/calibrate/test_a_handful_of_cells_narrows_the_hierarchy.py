@@ -48,7 +48,8 @@ def test_products_of_a_dtype_that_no_engine_ran_keep_the_datasheet():
     assert eight["linear_flops_per_s"].basis.startswith("datasheet fp8")
 
 
-def test_eight_cells_narrow_what_the_hierarchy_says_and_hold_the_truth():
+@pytest.mark.parametrize("sampled", [pytest.param(False, id="approximated"), pytest.param(True, id="sampled", marks=pytest.mark.slow)])
+def test_eight_cells_narrow_what_the_hierarchy_says_and_hold_the_truth(sampled):
     gpu = get_gpu("L4")
     known, every = rates_for(gpu, draws=200, seed=3), step_cells()
     priors, _ = starting_priors(gpu, Precision())
@@ -57,8 +58,9 @@ def test_eight_cells_narrow_what_the_hierarchy_says_and_hold_the_truth():
         truth = log_times(every, Rates(**{name: float(getattr(known.draws, name)[draw]) for name in UNITS}))[0]
         seen = replace(every, step_s=np.exp(truth + 0.004 * np.random.default_rng(1).standard_normal(len(every))))
         few = seen.take(np.linspace(0, len(seen) - 1, 8).round().astype(int))
-        settings = Settings(draws=250, tune=200, chains=2, seed=1, target_accept=0.8)
-        after = log_times(every, StepFit(few, priors, settings).posterior().rates)
+        fit = StepFit(few, priors, Settings(draws=250, tune=200, chains=2, seed=1, target_accept=0.8))
+        rates = fit.posterior().rates if sampled else fit.around.draws(500, np.random.default_rng(2))[0]
+        after = log_times(every, rates)
         assert np.median(np.std(after, axis=0) / before) < 0.5
         low, high = np.quantile(after, [0.005, 0.995], axis=0)
         inside.append(np.mean((low <= truth) & (truth <= high)))

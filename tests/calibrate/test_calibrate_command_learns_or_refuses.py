@@ -24,7 +24,7 @@ FAST = ("--fit-option", "chains=2")
 def test_a_grid_becomes_a_posterior_with_held_out_errors(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     files = [write_grid(tmp_path / f"{m}.nc", rng, m) for m in ("Qwen2.5-7B", "Llama-3.2-3B")]
-    argv = ["--hw", "H100", *FAST, "--fit-option", "draws=1000", "--fit-option", "folds=2", "--out", str(tmp_path / "p.nc"), "--json"]
+    argv = ["--hw", "H100", *FAST, "--fit-option", "draws=500", "--fit-option", "folds=2", "--out", str(tmp_path / "p.nc"), "--json"]
     code, out, err = run("calibrate", *argv, *(a for f in files for a in ("--from", str(f))))
     assert (code, err.count("\n")) == (0, 1)
     report = json.loads(out)

@@ -6,10 +6,15 @@ from scipy import stats
 
 from calibrate.sampling import Settings
 from sim.errors import UsageError
+from studies.knee_study import censored as censored_knees
 from studies.knee_study.censored import compare, knee_model, log_density, standardised
+from tests.calibrate.approximated import instead_of_sampling
 
 
-def test_the_predictor_that_made_the_knees_is_best_and_its_scatter_is_found():
+@pytest.mark.parametrize(
+    "users", [pytest.param([censored_knees], id="approximated"), pytest.param([], id="sampled", marks=pytest.mark.slow)]
+)
+def test_the_predictor_that_made_the_knees_is_best_and_its_scatter_is_found(users):
     rng = np.random.default_rng(0)
     true, other = rng.normal(size=30), rng.normal(size=30)
     knees = np.exp(2.5 + 0.8 * true + 0.1 * rng.standard_normal(30))
@@ -17,7 +22,8 @@ def test_the_predictor_that_made_the_knees_is_best_and_its_scatter_is_found():
     batch = np.where(censored, 40.0, knees)
     assert 0 < censored.sum() < 10
     quick = Settings(draws=400, tune=400, chains=2, seed=1, target_accept=0.9)
-    first, second = compare(batch, censored, {"noise": other, "truth": true}, quick)
+    with instead_of_sampling(*users):
+        first, second = compare(batch, censored, {"noise": other, "truth": true}, quick)
     assert (first.predictor, second.predictor) == ("truth", "noise")
     assert first.below_best == 0.0
     assert second.below_best > 2 * second.below_best_error

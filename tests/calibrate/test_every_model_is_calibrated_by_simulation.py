@@ -22,7 +22,7 @@ PARAMETERS = {"knees": 3, "memory": 7, "served": 3, "recall": 11, "population": 
 
 
 # Their recovery tests, in files of their own, say in seconds what this says in half a minute.
-LONG = ("memory", "recall", "population")
+LONG = ("memory", "recall", "population", "knees")
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in PARAMETERS])

@@ -13,8 +13,9 @@ from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 from sim.specs.precision import Precision
 from sim.study.deployment import Deployment, Limits, kv_block_interval, plan_engine
-from studies import kv_capacity
+from studies import engine_memory, kv_capacity
 from studies.engine_memory import distinct, kv_run, learn, packaged_runs, read_run, write
+from tests.calibrate.approximated import instead_of_sampling
 
 H100 = get_gpu("H100")
 H200 = get_gpu("H200")
@@ -40,10 +41,11 @@ def made(rng):
     return runs
 
 
-@pytest.fixture(scope="module")
-def learnt():
+@pytest.fixture(scope="module", params=["approximated", pytest.param("sampled", marks=pytest.mark.slow)])
+def learnt(request):
     runs = made(np.random.default_rng(0))
-    return (runs, *learn(runs, SETTINGS))
+    with instead_of_sampling(*([engine_memory] if request.param == "approximated" else [])):
+        return (runs, *learn(runs, SETTINGS))
 
 
 def test_the_overhead_is_recovered(learnt):

@@ -11,6 +11,7 @@ from sim.errors import UsageError
 from studies.needle_recall.logistic import recall_model
 from studies.needle_recall.needle_trials import AtLeast, Bound, Evidence, NeedleTrial, implied_trials, lower_bound, published
 from studies.needle_recall.package import thinned
+from tests.calibrate import approximated
 
 TRUE = {"prose": (0.3, 1.2), "loop": (4.0, 1.0)}  # intercept, slope per doubling of k
 CONTEXT_SLOPE = {"prose": 1.3, "loop": 0.9}
@@ -21,8 +22,8 @@ def truth(haystack, context, k):
     return expit(intercept + slope * (np.log2(k) - 3) - CONTEXT_SLOPE[haystack] * (np.log2(context) - 15))
 
 
-@pytest.fixture(scope="module")
-def sampled():
+@pytest.fixture(scope="module", params=["approximated", pytest.param("sampled", marks=pytest.mark.slow)])
+def sampled(request):
     rng = np.random.default_rng(4)
     trials = tuple(
         NeedleTrial("m", haystack, context, k, int(rng.binomial(200, truth(haystack, context, k))), 200, "made")
@@ -31,7 +32,8 @@ def sampled():
         for k in (8, 32)
     )
     evidence = Evidence(trials, (AtLeast("m", "loop", 8192, 16, 24, 25),), (Bound("m", "loop", 65536, 32, 0.95, 0.975),), ())
-    result = sample(recall_model(evidence), Settings(draws=400, tune=500, chains=2, seed=1, target_accept=0.99))
+    draw = approximated.sample if request.param == "approximated" else sample
+    result = draw(recall_model(evidence), Settings(draws=400, tune=500, chains=2, seed=1, target_accept=0.99))
     assert diagnose(result).divergences == 0
     return result.posterior, evidence
 
@@ -53,6 +55,7 @@ def test_slopes_and_levels_are_recovered(posterior):
             assert low <= true <= high, (haystack, name)
 
 
+@pytest.mark.parametrize("sampled", [pytest.param("sampled", marks=pytest.mark.slow)], indirect=True)  # how wide hangs on the tails
 def test_a_cell_between_the_measured_ones_is_predicted(model):
     draws = model.predict("m", "prose", 65536, 16)
     low, high = np.quantile(draws, [0.05, 0.95])

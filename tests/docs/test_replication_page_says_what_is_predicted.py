@@ -3,8 +3,8 @@
 import re
 
 from studies.replication.gb10_predicted import claims
-from studies.replication.reports import claims as claims_of
 from tests.docs.test_replication_page_is_what_the_data_say import PAGE
+from tests.replication.packaged_claims import claims as packaged
 
 FOUND = {claim.name: claim for claim in claims()}
 
@@ -25,4 +25,4 @@ def test_schedulers_and_drafts():
 
 
 def test_how_many_claims_there_are():
-    assert f"answers {len(claims_of('all'))} claims of five reports" in PAGE
+    assert f"answers {len(packaged('all'))} claims of five reports" in PAGE

@@ -18,7 +18,8 @@ from tests.docs.pages import CURRENT, FENCE, ROOT, name_of, shown_commands, text
 
 def scripts():
     for path in CURRENT:
-        body = "".join(found["body"] for found in FENCE.finditer(text_of(path)) if found["info"] == "sh")
+        blocks = [found["body"] for found in FENCE.finditer(text_of(path)) if found["info"] == "sh"]
+        body = "".join(block for i, block in enumerate(blocks) if not any(block.rstrip("\n") in other for other in blocks[i + 1 :]))
         if body:
             yield pytest.param(body, id=name_of(path))
 
