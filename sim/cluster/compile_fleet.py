@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from sim.cluster.fleet_runs import serve_calls
+from sim.cluster.fleet_runs import Servers, serve_calls
 from sim.cost.rates import UNITS, Rates
 from sim.engine.compiled import available, checked_cache, warm
 from sim.engine.config import EngineConfig
@@ -25,7 +25,7 @@ def main() -> None:
         steps = StepTime(get_model("Llama-3.1-8B"), Precision(), Rates(**rates))
         builder = TraceBuilder("one call")
         builder.add("0", arrival_s=0.0, prompt_tokens=1, output_tokens=2)
-        serve_calls(builder.build(), EngineConfig(), steps, NO_HOST, 1, "lmetric", {}, None, None, keep=True, compiled=True)
+        serve_calls(builder.build(), Servers(EngineConfig(), steps, NO_HOST, router="lmetric"), keep=True, compiled=True)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""A run of clients, a router, API servers and equal replicas as one loop over arrays: sim.cluster.clients, fleet and replica for one pool
-that serves, without admission, retries, changes or a KV store.
+"""A run of clients, routers, API servers and equal replicas as one loop over arrays: sim.cluster.clients, fleet and replica for one pool
+that serves, or for one that prefills and one that decodes, without admission, retries, changes or a KV store.
 
 Events happen in the order of sim.cluster.clock: at one instant API servers, then replicas' completions by index, then clients, then
 replicas' decisions. As plain Python or compiled, the requests equal those of the event loop to the tick; a property test compares them.
@@ -12,8 +12,9 @@ import math
 import sim.cluster.fleet_state as on
 from sim.cluster.fleet_events import first_of, note_departure, note_wake, pop, push
 from sim.cluster.fleet_moves import bring, look, set_out
+from sim.cluster.fleet_rooms import enter_room, fetched, leave_room, submit
 from sim.cluster.fleet_routes import count_due, first_token, pick, uncount
-from sim.cluster.fleet_state import FleetCore
+from sim.cluster.fleet_state import FleetCore, Pools
 from sim.engine.rows.layout import DONE, NEVER, TOO_LATE, EngineRow
 from sim.engine.rows.loop import advance, arrive, cached_blocks
 from sim.engine.rows.price import Given
@@ -21,84 +22,91 @@ from sim.engine.rows.vllm import cancel
 from sim.ticks import MOST_TICKS, TICK_S, to_ticks
 
 
-def serve_fleet(f: FleetCore, given: Given) -> int:
-    """Serve all calls, or stop for what the engine of the replica AT needs."""
-    c = f.c
+def serve_fleet(w: Pools, given: Given, others: Given) -> int:
+    """Serve all calls, or stop for what the engine of the replica AT needs. `others` prices the decode pool."""
+    e, clock = w.entry, w.entry.clock
+    c = e.c
     if c[on.ALONE]:
-        return act(f, given)
+        return act(e, given)
     if not c[on.NEXT]:
-        send_due(f)
+        send_due(w)
     while True:
         if c[on.AT] < 0:
-            replica, server = first_of(f.first_awake, c[on.REPLICAS], 1), first_of(f.first_left, c[on.REPLICAS], 1)
-            wakes, leaves = f.wakes[replica], f.departs[server]
-            happens = f.events[on.TICK] if c[on.EVENTS] else NEVER
+            replica, server = first_of(e.first_awake, c[on.ALL], 1), first_of(e.first_left, c[on.ALL], 1)
+            wakes, leaves = e.wakes[replica], e.departs[server]
+            happens = e.events[on.TICK] if clock[on.EVENTS] else NEVER
             first = min(wakes, leaves, happens)
             if first >= MOST_TICKS:
                 return DONE if first == NEVER else TOO_LATE
-            c[on.NOW] = max(first, c[on.NOW])
+            clock[on.NOW] = max(first, clock[on.NOW])
             if leaves == first:
-                leave_server(f, server)
+                f = w.entry if server < w.decode.c[on.FIRST] else w.decode
+                leave_server(w, f, server - f.c[on.FIRST])
                 continue
-            if happens == first and (wakes > first or f.ranks[replica]):
-                happen(f)
+            if happens == first and (wakes > first or e.ranks[replica]):
+                kind, call = pop(e)
+                happen(w, w.decode if kind >= on.KINDS else e, kind % on.KINDS, call)
                 continue
             c[on.AT] = replica
-        s = f.core.engines[c[on.AT]]
-        reason = advance(f.core, s, given)
+        decodes = c[on.AT] >= w.decode.c[on.FIRST]
+        f = w.decode if decodes else w.entry
+        i = c[on.AT] - f.c[on.FIRST]
+        s = f.core.engines[i]
+        reason = advance(f.core, s, others if decodes else given)
         if reason:
             return reason
-        replica = c[on.AT]
         c[on.AT] = -1
-        note_wake(f, replica, s)
+        note_wake(f, i, s)
         if s.sent:
-            tell(f, replica, s)
+            tell(w, f, s)
 
 
 def act(f: FleetCore, given: Given) -> int:
     """Let the only engine go on, or do something to a request of it. Returns what is needed, or 0."""
     c, s, reason = f.c, f.core.engines[0], 0
     if c[on.ACTION] == on.ARRIVE:
-        arrive(f.core, s, c[on.ACTED], c[on.NOW])
+        arrive(f.core, s, c[on.ACTED], f.clock[on.NOW])
     elif c[on.ACTION] == on.CANCEL:
         cancel(f.core, s, c[on.ACTED])
     elif c[on.ACTION] == on.CACHED:
         c[on.ACTED] = cached_blocks(f.core, s, c[on.ACTED])
     else:
-        s.now = max(c[on.NOW], s.now)
+        s.now = max(f.clock[on.NOW], s.now)
         reason = advance(f.core, s, given)
         c[on.TOLD] = s.sent
     c[on.WAKE], c[on.RANK] = s.wake, s.after_arrivals
     return reason
 
 
-def happen(f: FleetCore) -> None:
-    """The next event of the heap."""
-    kind, call = pop(f)
+def happen(w: Pools, f: FleetCore, kind: int, call: int) -> None:
+    """Something happens to a call in a pool now."""
     if kind == on.ARRIVES:
-        due(f, call)
-        send_due(f)
+        due(w, call)
+        send_due(w)
     elif kind == on.COMES:
-        due(f, call)
+        due(w, call)
     elif kind == on.REACHES:
-        reach(f, call, f.c[on.NOW] * TICK_S)
+        reach(w, f, call, f.clock[on.NOW] * TICK_S)
     elif kind == on.AT_ENGINE:
-        at_engine(f, call)
+        at_engine(w, f, call)
     elif kind == on.SETS_OUT:
         if set_out(f, call):
-            brought(f, call)
+            brought(w, f, call)
     elif kind == on.LOOKS:
         for i in range(look(f, call)):
-            brought(f, f.moving[f.c[on.CALLS] + i])
+            brought(w, f, f.moving[f.c[on.CALLS] + i])
+    elif kind == on.GOES_ON:
+        send_on(w, f, call, f.clock[on.NOW] * TICK_S)
     else:
-        came_through(f, call)
+        came_through(w, f, call)
 
 
 # clients
 
 
-def send_due(f: FleetCore) -> None:
+def send_due(w: Pools) -> None:
     """Send what is due of the calls that wait for nobody, and go on when the next one is."""
+    f = w.entry
     c = f.c
     while c[on.NEXT] < c[on.CALLS]:
         call = c[on.NEXT]
@@ -106,17 +114,18 @@ def send_due(f: FleetCore) -> None:
         if f.calls[call * on.CALL + on.WAITS]:
             continue
         ticks = to_ticks(f.arrival_s[call])
-        if ticks > c[on.NOW]:
+        if ticks > f.clock[on.NOW]:
             push(f, ticks, on.ARRIVES, call)
             return
-        due(f, call)
+        due(w, call)
 
 
-def due(f: FleetCore, call: int) -> None:
+def due(w: Pools, call: int) -> None:
     """A client would send a call now."""
+    f = w.entry
     c = f.c
     if c[on.FREE] > 0 and not c[on.HELD]:
-        send(f, call)
+        send(w, call)
         return
     if c[on.HELD]:
         f.calls[c[on.HELD_TAIL] * on.CALL + on.BEHIND] = call
@@ -126,53 +135,59 @@ def due(f: FleetCore, call: int) -> None:
     c[on.HELD] += 1
 
 
-def send(f: FleetCore, call: int) -> None:
-    """A client sends a call, and a router picks its replica."""
-    c = f.c
-    c[on.FREE] -= 1
+def send(w: Pools, call: int) -> None:
+    """A client sends a call."""
+    w.entry.c[on.FREE] -= 1
+    send_on(w, w.entry, call, w.entry.arrival_s[call])
+
+
+def send_on(w: Pools, f: FleetCore, call: int, now_s: float) -> None:
+    """A pool's router picks the replica of a call."""
+    c, now = f.c, f.clock[on.NOW]
     count_due(f)
     f.order[c[on.SENT]] = call
     c[on.SENT] += 1
     f.calls[call * on.CALL + on.REPLICA] = pick(f, call)
     f.loads[f.calls[call * on.CALL + on.REPLICA] * on.LOAD + on.INSIDE] += 1
-    f.calls[call * on.CALL + on.REACHED] = c[on.NOW] + c[on.DISPATCH]
+    f.calls[call * on.CALL + on.REACHED] = now + c[on.DISPATCH]
     count_due(f)
     if c[on.DISPATCH]:
-        push(f, c[on.NOW] + c[on.DISPATCH], on.REACHES, call)
+        push(f, now + c[on.DISPATCH], on.REACHES, call)
     else:
-        reach(f, call, f.arrival_s[call])
+        reach(w, f, call, now_s)
 
 
-def came_through(f: FleetCore, call: int) -> None:
+def came_through(w: Pools, f: FleetCore, call: int) -> None:
     """The last token has reached the client: its place is free, and its session may go on."""
-    c = f.c
     uncount(f, call)
+    f = w.entry
+    c, now = f.c, f.clock[on.NOW]
     c[on.FREE] += 1
-    c[on.ENDED] = c[on.NOW]
+    c[on.ENDED] = now
     follower = f.calls[call * on.CALL + on.FOLLOWER]
     if follower >= 0:
-        f.arrival_s[follower] = c[on.NOW] * TICK_S + f.think_s[follower]
+        f.arrival_s[follower] = now * TICK_S + f.think_s[follower]
         ticks = to_ticks(f.arrival_s[follower])
-        if ticks > c[on.NOW]:
+        if ticks > now:
             push(f, ticks, on.COMES, follower)
         else:
-            due(f, follower)
+            due(w, follower)
     while c[on.HELD] and c[on.FREE] > 0:
         held = c[on.HELD_HEAD]
         c[on.HELD_HEAD] = f.calls[held * on.CALL + on.BEHIND]
         c[on.HELD] -= 1
-        f.arrival_s[held] = c[on.NOW] * TICK_S
-        send(f, held)
+        f.arrival_s[held] = now * TICK_S
+        send(w, held)
 
 
 # API servers
 
 
-def reach(f: FleetCore, call: int, now_s: float) -> None:
+def reach(w: Pools, f: FleetCore, call: int, now_s: float) -> None:
     """A call is at the API server of its replica, a processor that its calls share (sim.cost.api_server)."""
     work = server_work(f, call)
     if not work:
-        hand_over(f, call, now_s)
+        hand_over(w, f, call, now_s)
         return
     i = f.calls[call * on.CALL + on.REPLICA]
     load = i * on.LOAD
@@ -196,10 +211,10 @@ def share_server(f: FleetCore, i: int) -> None:
     """Serve the calls at an API server up to now."""
     load = i * on.LOAD
     if f.loads[load + on.SERVING]:
-        f.given[i] += (f.c[on.NOW] - f.loads[load + on.SINCE]) / f.loads[load + on.SERVING]
+        f.given[i] += (f.clock[on.NOW] - f.loads[load + on.SINCE]) / f.loads[load + on.SERVING]
     else:
         f.given[i] = 0.0
-    f.loads[load + on.SINCE] = f.c[on.NOW]
+    f.loads[load + on.SINCE] = f.clock[on.NOW]
 
 
 def serve_next(f: FleetCore, i: int) -> None:
@@ -211,7 +226,7 @@ def serve_next(f: FleetCore, i: int) -> None:
     note_departure(f, i, leaves)
 
 
-def leave_server(f: FleetCore, i: int) -> None:
+def leave_server(w: Pools, f: FleetCore, i: int) -> None:
     """The next call leaves an API server."""
     load = i * on.LOAD
     share_server(f, i)
@@ -219,45 +234,42 @@ def leave_server(f: FleetCore, i: int) -> None:
     f.loads[load + on.SERVER_HEAD] = f.calls[call * on.CALL + on.BEHIND]
     f.loads[load + on.SERVING] -= server_work(f, call)
     serve_next(f, i)
-    hand_over(f, call, f.c[on.NOW] * TICK_S)
+    hand_over(w, f, call, f.clock[on.NOW] * TICK_S)
 
 
-def hand_over(f: FleetCore, call: int, now_s: float) -> None:
+def hand_over(w: Pools, f: FleetCore, call: int, now_s: float) -> None:
     """A call is on its way from the API server to the engine."""
     ready = to_ticks(now_s + f.x[on.REQUEST_S])
-    if ready > f.c[on.NOW]:
+    if ready > f.clock[on.NOW]:
         push(f, ready, on.AT_ENGINE, call)
     else:
-        at_engine(f, call)
+        at_engine(w, f, call)
 
 
 # engines
 
 
-def at_engine(f: FleetCore, call: int) -> None:
-    """A call is at its engine, perhaps before KV that another replica has."""
-    if not f.c[on.FETCH] or not bring(f, call):
+def at_engine(w: Pools, f: FleetCore, call: int) -> None:
+    """A call is at its engine, perhaps before room for its KV, or KV that another replica has."""
+    f.calls[call * on.CALL + on.AT_DOOR] = f.clock[on.NOW]
+    if f.c[on.ROLE] != on.SERVES:
+        enter_room(w, f, call)
+    elif not f.c[on.FETCH] or not bring(f, call):
         submit(f, call)
 
 
-def brought(f: FleetCore, call: int) -> None:
+def brought(w: Pools, f: FleetCore, call: int) -> None:
     """The KV of a call has come from another replica."""
+    if f.c[on.ROLE] == on.DECODES:
+        fetched(w, call)
+        return
     tokens = f.calls[call * on.CALL + on.BROUGHT] * f.c[on.BLOCK]
     request = f.core.requests[call]
     request.comes_with = request.cached = tokens
     submit(f, call)
 
 
-def submit(f: FleetCore, call: int) -> None:
-    """The engine gets a call."""
-    i = f.calls[call * on.CALL + on.REPLICA]
-    s, request = f.core.engines[i], f.core.requests[call]
-    request.arrives, request.arrival_s = f.c[on.NOW], f.arrival_s[call]
-    arrive(f.core, s, call, f.c[on.NOW])
-    note_wake(f, i, s)
-
-
-def tell(f: FleetCore, i: int, s: EngineRow) -> None:
+def tell(w: Pools, f: FleetCore, s: EngineRow) -> None:
     """First tokens, then last ones, that a replica sends now."""
     count = s.sent
     s.sent = 0
@@ -266,7 +278,7 @@ def tell(f: FleetCore, i: int, s: EngineRow) -> None:
             token = f.core.sends[seat]
             if token.last == last:
                 if last:
-                    finished(f, token.request, token.place)
+                    finished(w, f, token.request, token.place)
                 else:
                     first_token(f, token.request)
 
@@ -276,13 +288,25 @@ def after_s(f: FleetCore, place: float, fresh: int) -> float:
     return f.x[on.RESPONSE_S] + place * f.x[on.TOKEN_S] + fresh * f.x[on.PROMPT_TOKEN_S]
 
 
-def finished(f: FleetCore, call: int, place: float) -> None:
-    """The last token, with so many before it at the API server, is on its way to the client."""
+def finished(w: Pools, f: FleetCore, call: int, place: float) -> None:
+    """The last token, with so many before it at the API server, is on its way to the client; or the prompt is computed, and what was
+    sampled on its way to the decode pool's router.
+    """
     f.loads[f.calls[call * on.CALL + on.REPLICA] * on.LOAD + on.INSIDE] -= 1
-    request = f.core.requests[call]
+    request, now = f.core.requests[call], f.clock[on.NOW]
     first_s = after_s(f, request.first_place, request.fresh)
-    ticks = to_ticks(max(f.c[on.NOW] * TICK_S + after_s(f, place, 0), request.first_sent * TICK_S + first_s))
-    if ticks > f.c[on.NOW]:
+    if f.c[on.ROLE] == on.PREFILLS:
+        uncount(f, call)
+        ticks = to_ticks(now * TICK_S + first_s)
+        if ticks > now:
+            push(w.decode, ticks, on.GOES_ON, call)
+        else:
+            send_on(w, w.decode, call, now * TICK_S)
+        return
+    if f.c[on.ROLE] == on.DECODES:
+        leave_room(w, f, call)
+    ticks = to_ticks(max(now * TICK_S + after_s(f, place, 0), request.first_sent * TICK_S + first_s))
+    if ticks > now:
         push(f, ticks, on.THROUGH, call)
     else:
-        came_through(f, call)
+        came_through(w, f, call)

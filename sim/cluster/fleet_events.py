@@ -10,11 +10,12 @@ from sim.engine.rows.layout import EngineRow
 
 
 def note_wake(f: FleetCore, i: int, s: EngineRow) -> None:
-    """Keep when a replica's engine goes on, and which replica's is the first to."""
+    """Keep when the engine of a pool's replica goes on, and which of all replicas' is the first to."""
+    i += f.c[on.FIRST]
     if f.wakes[i] == s.wake and f.ranks[i] == s.after_arrivals:
         return
     f.wakes[i], f.ranks[i] = s.wake, s.after_arrivals
-    replicas = f.c[on.REPLICAS]
+    replicas = f.c[on.ALL]
     place = (replicas + i) // 2
     while place:
         one, other = first_of(f.first_awake, replicas, 2 * place), first_of(f.first_awake, replicas, 2 * place + 1)
@@ -32,11 +33,12 @@ def goes_before(f: FleetCore, one: int, other: int) -> bool:
 
 
 def note_departure(f: FleetCore, i: int, ticks: int) -> None:
-    """Keep when the next call leaves a replica's API server, and which server has the first to."""
+    """Keep when the next call leaves the API server of a pool's replica, and which of all servers has the first to."""
+    i += f.c[on.FIRST]
     if f.departs[i] == ticks:
         return
     f.departs[i] = ticks
-    replicas = f.c[on.REPLICAS]
+    replicas = f.c[on.ALL]
     place = (replicas + i) // 2
     while place:
         one, other = first_of(f.first_left, replicas, 2 * place), first_of(f.first_left, replicas, 2 * place + 1)
@@ -51,15 +53,15 @@ def first_of(firsts: Any, replicas: int, place: int) -> int:
 
 
 def push(f: FleetCore, tick: int, kind: int, call: int) -> None:
-    """Let something happen to a call at a tick, behind what has been due then for longer."""
-    c, events = f.c, f.events
-    c[on.SERIAL] += 1
-    place = c[on.EVENTS]
-    c[on.EVENTS] += 1
+    """Let something happen to a call in a pool at a tick, behind what has been due then for longer."""
+    clock, events = f.clock, f.events
+    clock[on.SERIAL] += 1
+    place = clock[on.EVENTS]
+    clock[on.EVENTS] += 1
     while place and events[(place - 1) // 2 * on.EVENT + on.TICK] > tick:
         move(f, (place - 1) // 2, place)
         place = (place - 1) // 2
-    put(f, place, tick, c[on.SERIAL], kind, call)
+    put(f, place, tick, clock[on.SERIAL], kind + on.KINDS * (f.c[on.ROLE] == on.DECODES), call)
 
 
 def put(f: FleetCore, place: int, tick: int, serial: int, kind: int, call: int) -> None:
@@ -82,10 +84,10 @@ def before(f: FleetCore, a: int, tick: int, serial: int) -> bool:
 
 def pop(f: FleetCore) -> tuple[int, int]:
     """The next event leaves the heap: (kind, whose)."""
-    c, events = f.c, f.events
+    events = f.events
     kind, call = events[on.KIND], events[on.WHOSE]
-    c[on.EVENTS] -= 1
-    size, last = c[on.EVENTS], c[on.EVENTS] * on.EVENT
+    f.clock[on.EVENTS] -= 1
+    size, last = f.clock[on.EVENTS], f.clock[on.EVENTS] * on.EVENT
     tick, serial = events[last], events[last + on.ORDER]
     moved, whose = events[last + on.KIND], events[last + on.WHOSE]
     place = 0

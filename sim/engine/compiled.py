@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from sim import machine_code_cache, ticks
-from sim.cluster import fleet_core, fleet_events, fleet_moves, fleet_routes, fleet_state
+from sim.cluster import fleet_core, fleet_events, fleet_moves, fleet_rooms, fleet_routes, fleet_state
 from sim.cluster.fleet_core import serve_fleet
 from sim.cost import batch, smooth, step_time, work
 from sim.cost.graphs import GRAPH_TOKENS, captured_padding
@@ -84,7 +84,7 @@ _FORMULA: tuple[Any, ...] = (
 )
 # modules of the engine, those that are called before those that call them
 _ENGINE = (log, kv, radix, sending, waiting, shares, steady, drafts, offload, vllm, sglang, llamacpp, parts, micro_batches, price, loop)
-_FLEET = (fleet_state, fleet_events, fleet_routes, fleet_moves, fleet_core)
+_FLEET = (fleet_state, fleet_events, fleet_routes, fleet_moves, fleet_rooms, fleet_core)
 
 # nothing is allocated: no references are counted
 _HOW: dict[str, Any] = {"error_model": "numpy", "_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
@@ -133,19 +133,19 @@ def checked_cache() -> None:
         raise SimctlError(f"machine code cannot be kept in {error.filename or folder}: {error.strerror}") from None
 
 
-def resolved(f: fleet_state.FleetCore, given: Given) -> Callable[..., int]:
+def resolved(w: fleet_state.Pools, given: Given, others: Given) -> Callable[..., int]:
     """sim.cluster.fleet_core.serve_fleet for these very arguments, compiled now or read from the cache."""
-    records, columns = [np.array(each) for each in given], list(_flat(f))
-    layout = _layout(f._fields, *(each.dtype for each in (*columns, *records)))
+    records, columns = [np.array(each) for each in (*given, *others)], list(_flat(w))
+    layout = _layout(w.entry._fields, *(each.dtype for each in (*columns, *records)))
     result, error = ctypes.c_int64(), ctypes.c_void_p()
     assert all(each.flags.c_contiguous and each.ndim == 1 for each in columns)
     words = np.array([word for each in columns for word in (each.ctypes.data, each.size)], dtype=np.int64)
     arguments = ctypes.addressof(result), ctypes.addressof(error), words.ctypes.data, *(each.ctypes.data for each in records)
     block = np.array(arguments, dtype=np.int64)
     if layout not in _loaded:
-        _loaded[layout] = _from_cache(layout, len(block), lambda: _made(f, given))
+        _loaded[layout] = _from_cache(layout, len(block), lambda: _made(w, given, others))
     function, address = _loaded[layout], block.ctypes.data
-    keeps_alive = f, records, block, error, columns, words
+    keeps_alive = w, records, block, error, columns, words
 
     def serve(*_same: Any) -> int:
         if function(address):
@@ -238,7 +238,7 @@ def _link(library: Path, *objects: bytes) -> bytes | None:
     return None
 
 
-def _made(f: fleet_state.FleetCore, given: Given) -> bytes:
+def _made(w: fleet_state.Pools, given: Given, others: Given) -> bytes:
     """Such a file's content, for columns of these types."""
     import numba
 
@@ -254,7 +254,7 @@ def _made(f: fleet_state.FleetCore, given: Given) -> bytes:
         names = function.__globals__
         space = names | {name: found[each] for name, each in names.items() if isinstance(each, FunctionType) and each in found}
         found[function] = numba.njit(FunctionType(function.__code__, space, function.__name__, function.__defaults__), **_HOW)
-    kinds = (Columns("Fleet", f), *map(numba.typeof, given))
+    kinds = (Columns(w), *map(numba.typeof, (*given, *others)))
     with _optimised_once():
         found[_whole_simulator].compile(kinds)
     made = found[_whole_simulator].overloads[kinds]
@@ -310,8 +310,10 @@ def _optimised_once() -> Iterator[None]:
             setattr(owner, name, method)
 
 
-def _whole_simulator(f: fleet_state.FleetCore, c: Any, rates: Any, policy: Any, draft_c: Any, draft_rates: Any, draft_policy: Any) -> int:
-    return serve_fleet(f, Given(c, rates, policy, draft_c, draft_rates, draft_policy))
+def _whole_simulator(
+    w: fleet_state.Pools, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any, h: Any, i: Any, j: Any, k: Any, m: Any
+) -> int:
+    return serve_fleet(w, Given(a, b, c, d, e, f), Given(g, h, i, j, k, m))
 
 
 def _flat(columns: Any) -> Iterator[Any]:

@@ -18,18 +18,18 @@ WORD = ir.IntType(64)
 
 
 class Columns(types.Type):  # type: ignore[misc]
-    """Type of a tuple of arrays of one dimension, and of such tuples."""
+    """Type of a tuple of arrays of one dimension, and of such tuples: one for all of a class, whose arrays are then of the same types."""
 
-    def __init__(self, name: str, columns: Any) -> None:
+    def __init__(self, columns: Any) -> None:
         self.columns: dict[str, Any] = {}
         self.places: dict[str, int] = {}
         self.words = 0
         for field, column in columns._asdict().items():
             inner = isinstance(column, tuple)
-            self.columns[field] = kind = Columns(field, column) if inner else typeof(column)
+            self.columns[field] = kind = Columns(column) if inner else typeof(column)
             self.places[field] = self.words
             self.words += kind.words if inner else 2
-        super().__init__(name=name)
+        super().__init__(name=type(columns).__name__)
 
 
 register_model(Columns)(models.OpaqueModel)

@@ -1,4 +1,4 @@
-"""Runs of one pool in the engine in rows, the iteration log included.
+"""Runs in the engine in rows, the iteration log included: of one pool, or of one that prefills and one that decodes.
 
 All of it is one call of sim.cluster.fleet_core; in plain Python replicas are sooner served one after the other (sim.engine.rows), where
 requests wait for nobody and are routed in turn or at random. Everything else, from admission to autoscaling, goes through the clients and
@@ -18,9 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.cluster.admission import NO_LIMITS
-from sim.cluster.fleet_runs import FleetRun, Moves, covers_router, rank, serve_calls
-from sim.cluster.policies import AFFINITY, FALLBACK
-from sim.cluster.pools import SERVE
+from sim.cluster.fleet_runs import FleetRun, Handover, Moves, Servers, covers_router, decision_names, rank, serve_calls
+from sim.cluster.pools import DECODE, PREFILL, SERVE
 from sim.cluster.router import make_router
 from sim.cost.api_server import departures
 from sim.engine import compiled
@@ -32,13 +31,16 @@ from sim.engine.rows.runs import serve
 from sim.engine.rows.served import Expanded, LazyColumns, Served
 from sim.rates.serving import HostRates
 from sim.results.record import (
+    AT_ENGINE,
     CHUNK_COLUMNS,
     EVENT_COLUMNS,
+    HANDED_OVER,
     ITERATION_COLUMNS,
     PAUSED,
     PREEMPTED,
     REQUEST_INTS,
     SAMPLED_AGAIN,
+    SUBMITTED_AGAIN,
     RunRecord,
 )
 from sim.study.epochs import divisible, in_epochs, too_long
@@ -68,32 +70,44 @@ class Arrivals:
 
 def event_by_event(study: Study, pools: Sequence[PlannedPool], trace: Trace, keep: bool = True) -> str:
     """Why a run, whose log one would `keep`, is not served by one call of the engine in rows, but event by event; nothing where it is."""
-    fleet, spec, config = study.whole_fleet, pools[0].spec, pools[0].config
-    router, options = spec.deployment.router, spec.deployment.router_options
+    fleet, spec, config, specs = study.whole_fleet, pools[0].spec, pools[0].config, [pool.spec for pool in pools]
+    apart = tuple(each.role for each in specs) == (PREFILL, DECODE)
 
-    def routed() -> bool:
-        return covers_router(router, options, spec.most, config, _shared(trace, config.block_size, config.max_model_len))
+    def unseen() -> str:
+        shared = _shared(trace, config.block_size, config.max_model_len)
+        routers = ((pool, pool.spec.deployment.router, pool.spec.deployment.router_options) for pool in pools)
+        return next(
+            (
+                f"what router {name} sees"
+                for pool, name, given in routers
+                if not covers_router(name, given, pool.spec.most, pool.config, shared)
+            ),
+            "",
+        )
 
+    fetched = apart or config.scheduler != "vllm" or not wait_in_turn(trace)
     reasons = (
-        (len(pools) > 1 or spec.role != SERVE, "several pools"),
+        ((spec.role != SERVE or len(pools) > 1) and not apart, "several pools"),
         (fleet.changes, "replicas that start or fail"),
         (fleet.scaling, "an autoscaler"),
-        (fleet.store or (spec.fetch is not None and (keep or config.scheduler != "vllm" or not wait_in_turn(trace))), "KV that moves"),
-        (spec.max_in_flight is not None or spec.max_prompt_tokens is not None, "limits of a pool"),
+        (fleet.store or (any(each.fetch for each in specs) and fetched), "KV that moves"),
+        (any(each.max_in_flight is not None or each.max_prompt_tokens is not None for each in specs), "limits of a pool"),
         (study.deployment.admission != NO_LIMITS, "admission"),
         (trace.cancel_s, "clients that give up"),
         (trace.after, "calls that wait for several"),
         (trace.adapters, "adapters that requests name"),
         (trace.images, "images that are encoded first"),
         (not len(trace), "no requests"),
-        (uncovered(config), uncovered(config)),
+        *((uncovered(pool.config), uncovered(pool.config)) for pool in pools),
+        (len({pool.config.block_size for pool in pools}) > 1, "blocks of several sizes"),
         (too_long(trace) and not _in_epochs(study, pools[0], trace), "days of requests that wait, share prefixes or choose a replica"),
     )
-    why = next((why for holds, why in reasons if holds), "")
-    return why or ("" if routed() else f"what router {router} sees")
+    return next((why for holds, why in reasons if holds), "") or unseen()
 
 
 def _in_epochs(study: Study, pool: PlannedPool, trace: Trace) -> bool:
+    if pool.spec.role != SERVE:
+        return False
     d, shared = pool.spec.deployment, _shared(trace, pool.config.block_size, pool.config.max_model_len)
     return not pool.spec.fetch and divisible(trace, d.router, pool.spec.most, study.workload.max_concurrency, shared is not None)
 
@@ -173,6 +187,8 @@ def run_directly(study: Study, pools: Sequence[PlannedPool], trace: Trace, draw:
             pool.spec.most,
             lambda part: run_trace(part, config, cost, pool.host, pool.spec.most, *router, keep=False, fast=fast),
         )
+    if len(pools) > 1:
+        return _handed_over(study, [each.at(draw) for each in pools], [each.cost(draw) for each in pools], trace, keep=keep)
     moves = _moves(study.whole_fleet, pool, trace) if pool.spec.fetch else None
     return run_trace(trace, config, pool.cost(draw), pool.host, pool.spec.most, *router, moves, keep=keep)
 
@@ -188,10 +204,45 @@ def wait_in_turn(trace: Trace) -> bool:
 
 
 def _moves(fleet: Fleet, pool: PlannedPool, trace: Trace) -> Moves:
-    running = pool.spec.pool(pool.config, pool.host, [None], lambda: None)  # type: ignore[list-item,arg-type,return-value]  # engines do not matter
     blocks = int((trace.prompt_tokens + trace.output_tokens).max()) // pool.config.block_size
-    kv_bytes = np.array([running.kv_bytes(count * pool.config.block_size) for count in range(blocks + 1)])
+    kv_bytes = np.array([pool.spec.kv_bytes(count * pool.config.block_size) for count in range(blocks + 1)])
     return Moves(str(pool.spec.fetch), pool.spec.bytes_per_s, fleet.network.shared_bytes_per_s, fleet.network.latency_s, kv_bytes)
+
+
+def _handed_over(study: Study, pools: Sequence[PlannedPool], costs: Sequence[IterationCost], trace: Trace, *, keep: bool) -> RunRecord:
+    """A run whose prompts one pool computes, and whose tokens another."""
+    prefill, network = pools[0], study.whole_fleet.network
+    sizes, which = np.unique(trace.prompt_tokens, return_inverse=True)
+    handover = Handover(
+        np.array([prefill.spec.kv_bytes(tokens) for tokens in sizes.tolist()], dtype=np.float64)[which],
+        (prefill.spec.bytes_per_s, pools[1].spec.bytes_per_s),
+        network.shared_bytes_per_s,
+        network.latency_s,
+        prefill.spec.deployment.model.layers if prefill.spec.overlaps else 0,
+        pools[1].spec.reserve_tokens,
+    )
+    servers = []
+    for pool, cost in zip(pools, costs, strict=True):
+        d = pool.spec.deployment
+        servers.append(Servers(pool.config, cost.steps, pool.host, pool.spec.most, d.router, dict(d.router_options)))
+    return run_handed_over(trace, servers, costs, handover, study.workload.max_concurrency, keep=keep)
+
+
+def run_handed_over(
+    trace: Trace,
+    pools: Sequence[Servers],
+    costs: Sequence[IterationCost],
+    handover: Handover,
+    max_concurrency: int | None = None,
+    *,
+    keep: bool = True,
+    fast: bool | None = None,
+) -> RunRecord:
+    """Run a trace on a pool that prefills and one that decodes. `fast` says whether to compile (None: where that is worth it)."""
+    (prefill, decode), fast = pools, compiled.worth(trace) if fast is None else fast
+    shared = _shared(trace, prefill.config.block_size, prefill.config.max_model_len)
+    run = serve_calls(trace, prefill, max_concurrency, shared, decode=(decode, handover), keep=keep, compiled=fast)
+    return _record(trace, run, pools, costs, keep=keep, moved=True)
 
 
 def run_trace(
@@ -216,28 +267,18 @@ def run_trace(
     shared = _shared(trace, config.block_size, config.max_model_len)
     fast = compiled.worth(trace) if fast is None else fast
     apart = not fast and not moves and _apart(trace, router, given, max_concurrency) if apart is None else apart
+    pool = Servers(config, cost.steps, host, replicas, router, given)
     if apart:
-        run = _one_by_one(trace, config, cost, host, replicas, router, given, shared, keep=keep)
+        run = _one_by_one(trace, pool, shared, keep=keep)
     else:
-        limits = replicas, router, given, max_concurrency, shared, moves
-        run = serve_calls(trace, config, cost.steps, host, *limits, keep=keep, compiled=fast)
-    return _record(trace, run, config, cost, host, replicas, router, keep=keep)
+        run = serve_calls(trace, pool, max_concurrency, shared, moves, keep=keep, compiled=fast)
+    return _record(trace, run, [pool], [cost], keep=keep, moved=moves is not None)
 
 
-def _one_by_one(
-    trace: Trace,
-    config: EngineConfig,
-    cost: IterationCost,
-    host: HostRates,
-    replicas: int,
-    router: str,
-    options: Mapping[str, Any],
-    shared: Chains | None,
-    *,
-    keep: bool,
-) -> FleetRun:
+def _one_by_one(trace: Trace, pool: Servers, shared: Chains | None, *, keep: bool) -> FleetRun:
     """Every replica from its first arrival to its last."""
-    arrivals = _arrivals(trace, host, replicas, router, tuple(sorted(options.items())))
+    config, host = pool.config, pool.host
+    arrivals = _arrivals(trace, host, pool.replicas, pool.router, tuple(sorted(pool.options.items())))
     served: list[Served] = []
     token_ticks = int(to_ticks(np.asarray(host.token_s)))
     requests, names = requests_of(arrivals.submitted, trace.prompt_tokens, trace.output_tokens), np.zeros(0, dtype=np.int64)
@@ -245,43 +286,35 @@ def _one_by_one(
     if shared and config.enable_prefix_caching:
         names, requests["names"], requests["depth"] = shared.names, shared.begins, shared.depths
     rows = np.empty(len(trace), dtype=dtype_of(RequestRow))
-    for index in range(replicas):
+    for index in range(pool.replicas):
         mine = np.flatnonzero(arrivals.replica == index)
         mine = mine[np.argsort(arrivals.submitted[mine], kind="stable")]
         given = requests[mine], arrivals.submitted[mine], names, mine, token_ticks
-        rows[mine], log = serve(config, cost.steps, *given, keep=keep)
+        rows[mine], log = serve(config, pool.steps, *given, keep=keep)
         served.append(log)
     order = np.arange(len(trace))
     ended = int(to_ticks(_through_s(rows, host)[1]).max())
-    return FleetRun(order, trace.arrival_s, rows, arrivals.replica, arrivals.reached, np.zeros_like(order), served, ended)
+    return FleetRun(
+        order, trace.arrival_s, rows, arrivals.replica, arrivals.reached, arrivals.submitted, np.zeros_like(order), served, ended
+    )
 
 
-def _record(
-    trace: Trace,
-    run: FleetRun,
-    config: EngineConfig,
-    cost: IterationCost,
-    host: HostRates,
-    replicas: int,
-    router: str,
-    *,
-    keep: bool,
-) -> RunRecord:
-    """The record of a run, requests in the order in which they were sent."""
+def _record(trace: Trace, run: FleetRun, pools: Sequence[Servers], costs: Sequence[IterationCost], *, keep: bool, moved: bool) -> RunRecord:
+    """The record of a run, requests in the order in which they were sent; where KV is `moved` its log says when they came to engines."""
     order = run.order
     rows = np.empty(len(trace), dtype=np.int64)
     rows[order] = np.arange(len(order))
-    log = _log(run.served, rows, run.requests["last_sent"], cost) if keep else _no_log()
-    names, decision = _decisions(router, run.decision[order])
+    log = _log(run, rows, costs, moved) if keep else _no_log()
+    names, decision = _decisions(run, pools)
     return RunRecord(
         _taken(trace.request_ids, order),
         _taken(trace.session_ids, order),
-        _requests(trace, run, host, decision),
+        _requests(trace, run, pools[-1].host, decision[order]),
         log["iterations"],
         IterationCost.terms,
         log["terms"],
         log["stalls"],
-        [run.ended * TICK_S] * replicas,
+        [run.ended * TICK_S] * sum(pool.replicas for pool in pools),
         log["chunks"],
         log["events"],
         names,
@@ -296,12 +329,20 @@ def _taken(values: Sequence[Any], order: Ints) -> list[Any]:
     return list(map(values.__getitem__, order.tolist()))
 
 
-def _decisions(router: str, decision: Ints) -> tuple[tuple[str, ...], Ints]:
-    """Names of a router's decisions in the order in which they first came, and places among them."""
-    names = (AFFINITY, FALLBACK) if router in ("prefix-affinity", "unified") else (router,)
-    if len(decision) and decision[0] == 1:
-        names, decision = names[::-1], 1 - decision
-    return names[: int(decision.max(initial=0)) + 1], decision
+def _decisions(run: FleetRun, pools: Sequence[Servers]) -> tuple[tuple[str, ...], Ints]:
+    """Names of routers' decisions in the order in which they first came, and [call] the place among them of its last one."""
+    each = [decision_names(pool.router, pool.options) for pool in pools]
+    known = list(dict.fromkeys(name for names in each for name in names))
+    made = [run.decision] if run.prefilled is None else [run.prefilled.decision, run.decision]
+    made = [np.array([known.index(name) for name in names])[codes] for names, codes in zip(each, made, strict=True)]
+    came = made[0][run.order]
+    if run.prefilled:
+        came = np.concatenate(made)[np.argsort(run.prefilled.routed.ravel(), kind="stable")]
+    used, first = np.unique(came, return_index=True)
+    used = used[np.argsort(first)]
+    place = np.zeros(len(known), dtype=np.int64)
+    place[used] = np.arange(len(used))
+    return tuple(known[i] for i in used.tolist()), place[made[-1]]
 
 
 def _through_s(rows: NDArray[Any], host: HostRates) -> tuple[Floats, Floats]:
@@ -317,15 +358,18 @@ def _requests(trace: Trace, run: FleetRun, host: HostRates, decision: Ints) -> d
 
     in_order = n < 2 or bool((order[1:] > order[:-1]).all())
     rows = run.requests if in_order and n == len(run.requests) else run.requests[order]
+    found, began = rows, rows if run.prefilled is None else run.prefilled.requests[order]
+    if run.prefilled:  # what a replica finds that computes a prompt again is the last to be said
+        found = np.where(rows["cached"] < 0, began, rows)
     first_s, last_s, through_s = rows["first_sent"] * TICK_S, rows["last_sent"] * TICK_S, _through_s(rows, host)
     floats: dict[str, Any] = {
         "arrival_s": run.arrival_s[order],
         "reached_s": run.reached[order] * TICK_S,
-        "scheduled_s": rows["scheduled"] * TICK_S,
+        "scheduled_s": began["scheduled"] * TICK_S,
         "first_token_s": through_s[0],
         "finish_s": through_s[1],
         "cancelled_s": np.full(n, math.nan),
-        "submitted_s": rows["arrives"] * TICK_S,
+        "submitted_s": began["arrives"] * TICK_S,
         "first_sampled_s": first_s,
         "last_sampled_s": last_s,
     }
@@ -336,8 +380,8 @@ def _requests(trace: Trace, run: FleetRun, host: HostRates, decision: Ints) -> d
         "prompt_tokens": trace.prompt_tokens[order],
         "output_tokens": trace.output_tokens[order],
         "generated_tokens": trace.output_tokens[order],
-        "cached_tokens": rows["cached"].astype(np.int64),
-        "host_cached_tokens": rows["host_cached"].astype(np.int64),
+        "cached_tokens": found["cached"].astype(np.int64),
+        "host_cached_tokens": found["host_cached"].astype(np.int64),
         "preemptions": rows["preemptions"].astype(np.int64),
         "replica": run.replica[order],
         "turn": np.asarray(trace.turns)[order],
@@ -376,9 +420,13 @@ class LazyTerms:
         return self._total()
 
 
-def _log(served: Sequence[Served], rows: Ints, last_sent: Ints, cost: IterationCost) -> dict[str, Any]:
+def _log(run: FleetRun, rows: Ints, costs: Sequence[IterationCost], moved: bool) -> dict[str, Any]:
     """The log of all replicas, iterations in the order in which their tokens were sent. `rows` are those of calls in the record."""
-    each = [Expanded(one, cost.steps) for one in served]
+    prefilled = run.prefilled
+    served = [(one, costs[-1], run.requests["last_sent"]) for one in run.served]
+    if prefilled:
+        served = [(one, costs[0], prefilled.requests["last_sent"]) for one in prefilled.served] + served
+    each, cost = [Expanded(one, cost.steps) for one, cost, _ in served], costs[0]
     replica = np.repeat(np.arange(len(each)), [one.count for one in each])
     single = len(each) == 1
     order = np.arange(len(replica)) if single else np.lexsort((replica, np.concatenate([one.ends for one in each])))
@@ -401,16 +449,18 @@ def _log(served: Sequence[Served], rows: Ints, last_sent: Ints, cost: IterationC
 
     chunks, events, stalls = [], [], []
     for index, one in enumerate(each):
-        mine = rows[served[index].calls]
+        calls, last_sent = served[index][0].calls, served[index][2]
+        mine = rows[calls]
         table = one.chunks()
         table[:, 0], table[:, 1] = place[table[:, 0] + begins[index]], mine[table[:, 1]]
         chunks.append(table)
         since, again, request = one.pauses()
         stalls.append((again, again * TICK_S - since * TICK_S))
-        lost, loser = one.losses(last_sent[served[index].calls])
+        lost, loser = one.losses(last_sent[calls])
         for kind, ticks, whose in ((PAUSED, since, request), (SAMPLED_AGAIN, again, request), (PREEMPTED, lost, loser)):
             same = np.ones(len(ticks))
             events.append(np.stack([ticks * TICK_S, mine[whose], kind * same, index * same], axis=1))
+    events += _handed(run, rows) if moved else []
     merged = np.concatenate(chunks)
     merged = merged[np.argsort(merged[:, 0], kind="stable")].astype(np.float64)
     happened = np.concatenate(events)
@@ -423,6 +473,16 @@ def _log(served: Sequence[Served], rows: Ints, last_sent: Ints, cost: IterationC
         "chunks": {name: merged[:, i] for i, name in enumerate(CHUNK_COLUMNS)},
         "events": {name: happened[:, i] for i, name in enumerate(EVENT_COLUMNS)},
     }
+
+
+def _handed(run: FleetRun, rows: Ints) -> list[Floats]:
+    """Events of requests whose KV moves: when they come to an engine, leave a prefill replica, and get to a decode replica's engine."""
+    found, same = [(AT_ENGINE, run.at_engine, run.replica)], np.ones(len(rows))
+    if run.prefilled:
+        before = run.prefilled
+        found += [(AT_ENGINE, before.at_engine, before.replica), (HANDED_OVER, before.requests["last_sent"], before.replica)]
+        found += [(SUBMITTED_AGAIN, run.requests["arrives"], run.replica)]
+    return [np.stack([ticks * TICK_S, rows, kind * same, replica], axis=1) for kind, ticks, replica in found]
 
 
 def _no_log() -> dict[str, Any]:

@@ -73,6 +73,11 @@ class PoolSpec:
         """Replicas that there can be."""
         return self.deployment.replicas if self.max_replicas is None else self.max_replicas
 
+    def kv_bytes(self, tokens: int) -> float:
+        """Bytes of the KV of a prompt of so many tokens."""
+        d = self.deployment
+        return d.tp * sum(sequence_bytes(d.model, tokens, d.precision, d.limits.attention, d.tp))
+
     def _adapter_load_s(self) -> float:
         """Seconds until a LoRA adapter that a replica does not hold is on its GPUs, from the host's memory where nothing is given."""
         d = self.deployment
@@ -92,7 +97,7 @@ class PoolSpec:
             max_prompt_tokens=float("inf") if self.max_prompt_tokens is None else self.max_prompt_tokens,
             kv_tokens=config.kv_capacity_tokens,
             reserve_tokens=self.reserve_tokens,
-            kv_bytes=lambda tokens: d.tp * sum(sequence_bytes(d.model, tokens, d.precision, d.limits.attention, d.tp)),
+            kv_bytes=self.kv_bytes,
             nic_bytes_per_s=self.bytes_per_s,
             layers=d.model.layers,
             overlaps=self.overlaps,

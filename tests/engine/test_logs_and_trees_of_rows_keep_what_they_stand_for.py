@@ -49,7 +49,7 @@ def test_of_a_log_that_is_moved_the_row_under_way_stays():
 @given(replicas=st.integers(1, 9), changes=st.lists(st.tuples(st.integers(0, 8), st.integers(0, 3), st.integers(0, 1)), max_size=30))
 def test_the_root_of_a_tree_is_the_first_of_all_replicas(replicas, changes):
     c = [0] * on.COUNTS
-    c[on.REPLICAS] = replicas
+    c[on.REPLICAS] = c[on.ALL] = replicas
     never = [at.NEVER] * replicas
     f = SimpleNamespace(c=c, wakes=[*never], ranks=[1] * replicas, departs=[*never])
     f.first_awake, f.first_left = first_places(replicas), first_places(replicas)

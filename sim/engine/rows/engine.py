@@ -78,9 +78,9 @@ class RowsEngine:
 
     def _resolve(self) -> None:
         """Machine code for the columns as they are now."""
-        self._columns = self._columns._replace(core=self._e)
-        self._c = memoryview(self._columns.c)  # type: ignore[arg-type]  # an array here
-        resolved = compiler.resolved(self._columns, self._given)
+        self._columns = f = self._columns._replace(core=self._e)
+        self._c, self._clock = memoryview(f.c), memoryview(f.clock)  # type: ignore[arg-type]  # arrays here
+        resolved = compiler.resolved(on.Pools(f, f), self._given, self._given)
         self._go_on = resolved
         self._s = at.row_of(self._e.engines, 0)
 
@@ -139,7 +139,7 @@ class RowsEngine:
         at.row_of(self._e.requests, place).comes_with = request.computed_tokens  # known since a router looked at the request, perhaps
         before = self._c[on.WAKE] if self._fast else self._s.wake
         if self._fast:
-            self._c[on.NOW] = now
+            self._clock[on.NOW] = now
             self._act(on.ARRIVE, place)
         else:
             arrive(self._e, self._s, place, now)
@@ -177,7 +177,7 @@ class RowsEngine:
             wake, rank = (self._c[on.WAKE], self._c[on.RANK]) if self._fast else (self._s.wake, self._s.after_arrivals)
             now = yield None if wake == at.NEVER else (wake, RANKS[rank])
             if self._fast:
-                self._c[on.NOW], self._c[on.ACTION] = now, on.GO_ON
+                self._clock[on.NOW], self._c[on.ACTION] = now, on.GO_ON
             else:
                 self._s.wake = max(now, self._s.wake) if now > self._s.wake else self._s.wake
             if reason := self._go_on():
@@ -209,7 +209,7 @@ def _single_engine(core: Core) -> on.FleetCore:
     """A fleet of one engine, to which something else sends requests."""
     columns: dict[str, Any] = {name: np.zeros(1, dtype=np.int64) for name in on.FleetCore._fields}
     columns |= {name: np.zeros(1) for name in ("x", "arrival_s", "think_s", "leaves", "given", "transfers", "links", "kv_bytes")}
-    columns["c"] = np.zeros(on.COUNTS, dtype=np.int64)
+    columns |= {"c": np.zeros(on.COUNTS, dtype=np.int64), "clock": np.zeros(on.CLOCK, dtype=np.int64)}
     columns["c"][[on.ALONE, on.NEXT]] = 1
     columns["c"][[on.WAKE, on.RANK]] = at.NEVER, 1
     return on.FleetCore(**columns | {"core": core})
