@@ -17,7 +17,7 @@ from sim.engine.fits import check_admitted, check_fits
 from sim.engine.interface import Iteration, Outcome, Request
 from sim.engine.rows import layout as at
 from sim.engine.rows.loop import cached_blocks, collect_by_kind, decide_by_kind, running_of, used_blocks
-from sim.engine.rows.made import make_core, row_of_request
+from sim.engine.rows.made import bring, make_core, row_of_request
 from sim.engine.rows.offload import next_transfer, send_transfers
 from sim.engine.rows.vllm import cancel
 from sim.engine.rows.waiting import add
@@ -51,7 +51,7 @@ class _Stepped:
     def add(self, request: Request) -> None:
         """Queue a request. Raises UsageError when it can never fit."""
         place = self._row(request)
-        self._e.requests[place].comes_with = request.computed_tokens  # known since a router looked at the request, perhaps
+        bring(self._e.requests[place], request)
         add(self._e, self._s, place)
 
     def unfinished(self) -> int:

@@ -18,7 +18,7 @@ from sim.engine.loop import Wait
 from sim.engine.rows import layout as at
 from sim.engine.rows.layout import Core
 from sim.engine.rows.loop import advance, arrive, cached_blocks, running_of, used_blocks
-from sim.engine.rows.made import fail, given_of, make_core, row_of_request
+from sim.engine.rows.made import bring, fail, given_of, make_core, row_of_request
 from sim.engine.rows.vllm import cancel
 from sim.engine.sglang_options import SglangOptions
 from sim.engine.speculative import Speculation
@@ -136,7 +136,7 @@ class RowsEngine:
         if self._config.scheduler == "sglang":
             check_admitted(request, self._config, SglangOptions.of(self._config))
         place = self._row(request)
-        at.row_of(self._e.requests, place).comes_with = request.computed_tokens  # known since a router looked at the request, perhaps
+        bring(at.row_of(self._e.requests, place), request)
         before = self._c[on.WAKE] if self._fast else self._s.wake
         if self._fast:
             self._clock[on.NOW] = now

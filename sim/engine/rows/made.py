@@ -208,11 +208,16 @@ def requests_of(arrives: Ints, prompt: Ints, output: Ints) -> NDArray[Any]:
 
 
 def row_of_request(request: Request, lucky: bool) -> at.RequestRow:
-    """A request as it comes: fresh, or with what another replica has done for it."""
-    row = at.RequestRow(prompt=request.prompt_tokens, output=request.output_tokens, arrival_s=request.arrival_s)
-    row.priority, row.comes_with, row.generated = request.priority, request.computed_tokens, request.generated_tokens
-    row.preemptions, row.luck = request.preemptions, luck_of([request.request_id])[0] if lucky else 0
+    """A request that is seen for the first time."""
+    row = at.RequestRow(prompt=request.prompt_tokens, arrival_s=request.arrival_s, priority=request.priority)
+    row.luck = luck_of([request.request_id])[0] if lucky else 0
     return row
+
+
+def bring(row: Any, request: Request) -> None:
+    """A request comes, seen perhaps when a router looked at it: fresh, or with what another replica has done for it."""
+    row.comes_with, row.output = request.computed_tokens, request.output_tokens
+    row.generated, row.preemptions = request.generated_tokens, request.preemptions
 
 
 def luck_of(request_ids: Any) -> list[int]:
