@@ -52,6 +52,84 @@ FORMATS = {
 # Configurations that lack the word, of models whose published size says that one table serves input and output
 TIED = {"Phi-4-mini": "3.8B", "Qwen2.5-VL-3B": "3.8B", "Qwen2.5-Math-1.5B": "1.5B", "Qwen3.5-2B": "2B", "SmolLM2-1.7B": "1.7B"}
 
+# What Ollama and others call a base, where no rule reads it: distilled models by size, versions of one shape, sizes beside the name
+ALIASES = {
+    "Llama-3.1-70B": ["deepseek-r1-70b", "Hermes-4-70B", "Hermes-3-70B"],
+    "Llama-3.1-405B": ["Hermes-4-405B", "Hermes-3-405B"],
+    "Qwen2.5-32B": ["deepseek-r1-32b"],
+    "Qwen2.5-14B": ["deepseek-r1-14b"],
+    "Qwen2.5-Math-7B": ["deepseek-r1-7b"],
+    "Qwen2.5-Math-1.5B": ["deepseek-r1-1.5b"],
+    "Qwen3-8B": ["deepseek-r1-8b"],
+    "DeepSeek-V3": ["deepseek-r1-671b", "deepseek-v3-671b"],
+    "DeepSeek-V3.1": ["deepseek-v3.1-671b"],
+    "Mistral-Small-3.1-24B": ["Mistral-Small-3.2-24B", "devstral-24b", "magistral-24b"],
+    "Mistral-Small-24B": ["mistral-small-24b"],
+    "Mistral-Nemo-12B": ["mistral-nemo-12b"],
+    "Mistral-Large-2407": ["mistral-large-123b"],
+    "Phi-4": ["phi4-14b", "phi4-reasoning-14b"],
+    "Phi-4-mini": ["phi4-mini-3.8b"],
+    "Phi-3-mini-4k": ["phi3-3.8b", "phi3-mini"],
+    "Phi-3.5-mini": ["phi3.5-3.8b"],
+    "Granite-3.0-8B": ["Granite-3.1-8B", "Granite-3.2-8B", "Granite-3.3-8B"],
+    "Granite-3.1-2B": ["Granite-3.2-2B", "Granite-3.3-2B"],
+    "Command-R-35B": ["command-r", "c4ai-command-r-v01", "c4ai-command-r-08-2024"],
+    "GLM-4.6": ["glm-4.6-357b"],
+    "Llama-4-Scout": ["llama4-16x17b"],
+    "Llama-4-Maverick": ["llama4-128x17b"],
+}
+# Contexts of versions whose widths are the base's: Granite 3.1's is in its 2B's configuration
+CONTEXTS = {f"Granite-3.{version}-8B{end}": 131072 for version in (1, 2, 3) for end in ("", "-Instruct", "-Base")}
+# Shapes of which the list's `missing.txt` has the widths, and the rest stands on the card or in the name; _off checks the parameters
+COMPOSED: dict[str, tuple[str, dict[str, Any]]] = {
+    "ERNIE-4.5-300B-A47B": (
+        "composed: widths as read (reference list); 64 experts, 8 of them active, of the model card; their width from the 300B and 47B of "
+        "the name",
+        {
+            "model_type": "ernie4_5_moe",
+            "hidden_size": 8192,
+            "num_hidden_layers": 54,
+            "num_attention_heads": 64,
+            "num_key_value_heads": 8,
+            "intermediate_size": 28672,
+            "moe_intermediate_size": 3584,
+            "moe_num_experts": 64,
+            "moe_k": 8,
+            "moe_num_shared_experts": 0,
+            "moe_layer_start_index": 3,
+            "moe_layer_end_index": 53,
+            "moe_layer_interval": 1,
+            "vocab_size": 103424,
+            "tie_word_embeddings": False,
+            "max_position_embeddings": 131072,
+        },
+    ),
+    "Granite-4.0-H-Small": (
+        "composed: widths and counts as read (reference list); the order of its layers, which changes no price within a stage, is even",
+        {
+            "model_type": "granitemoehybrid",
+            "hidden_size": 4096,
+            "num_hidden_layers": 40,
+            "layer_types": (["mamba"] * 5 + ["attention"] + ["mamba"] * 4) * 4,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "num_local_experts": 72,
+            "num_experts_per_tok": 10,
+            "intermediate_size": 768,
+            "shared_intermediate_size": 1536,
+            "mamba_n_heads": 128,
+            "mamba_d_head": 64,
+            "mamba_d_state": 128,
+            "mamba_d_conv": 4,
+            "mamba_expand": 2,
+            "mamba_n_groups": 1,
+            "vocab_size": 100352,
+            "tie_word_embeddings": True,
+            "max_position_embeddings": 131072,
+        },
+    ),
+}
+
 
 @program("checkpoint_names", "REFERENCE")
 def main(argv: Sequence[str]) -> int:
@@ -73,8 +151,15 @@ def main(argv: Sequence[str]) -> int:
             (config.get("text_config") or config)["tie_word_embeddings"] = config["tie_word_embeddings"] = True
             said += f"; tied by the published {TIED[file.stem]}"
         shapes[file.stem] = {"source": said, "config": config}
+    for name, (said, config) in COMPOSED.items():
+        if wrong := _off(name, config):
+            raise SystemExit(f"{name}: {wrong}")
+        shapes[name] = {"source": said, "config": pruned(config)}
     table: dict[str, Any] = {"shapes": shapes, "names": {}, "stored": {}, "contexts": {}}
     _names(table, [row for row in rows if row["base"] in shapes or row["base"] in list_models()])
+    for base, stems in ALIASES.items():
+        table["names"].setdefault(base, []).extend(stem for stem in stems if not _is_read(stem, base))
+    table["contexts"] |= {key(name): length for name, length in CONTEXTS.items()}
     text = json.dumps(table, separators=(",", ":"), ensure_ascii=False).replace('},"', '},\n"')
     write_text(package_path("sim.specs", "data", "checkpoints.json"), text + "\n")
     print(f"{len(rows)} ids, {len(shapes)} shapes, {sum(map(len, table['names'].values()))} names, {len(text.encode()):,} bytes")
@@ -121,9 +206,7 @@ def _names(table: dict[str, Any], rows: Sequence[dict[str, str]]) -> None:
     """Stems, formats and contexts that no rule tells, of these ids."""
     checkpoint_names._table = lambda: table  # type: ignore[assignment]
     checkpoint_names._stems.cache_clear()
-    index = build_index(
-        (name, [form for alias in model_aliases(name) for form in (alias, alias.rsplit("/", 1)[-1])]) for name in list_models()
-    )
+    index = _index()
     for row in sorted(rows, key=lambda row: len(row["hub_id"])):
         name, base = row["hub_id"], row["base"]
         try:
@@ -150,6 +233,19 @@ def _names(table: dict[str, Any], rows: Sequence[dict[str, str]]) -> None:
                 table["names"].setdefault(row["base"], []).append(each.stem)
                 checkpoint_names._stems.cache_clear()
     _stored_and_contexts(table, rows, index)
+
+
+def _is_read(stem: str, base: str) -> bool:
+    """Whether a rule reads the stem as the base."""
+    found = checkpoint_names.find(stem, _index())
+    return found is not None and found.base == base and not found.relative
+
+
+def _index() -> dict[str, str]:
+    """{key: name} of the model catalogue."""
+    return build_index(
+        (name, [form for alias in model_aliases(name) for form in (alias, alias.rsplit("/", 1)[-1])]) for name in list_models()
+    )
 
 
 def _stored_and_contexts(table: dict[str, Any], rows: Sequence[dict[str, str]], index: Mapping[str, str]) -> None:

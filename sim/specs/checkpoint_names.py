@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
@@ -47,6 +49,10 @@ def find(name: str, catalogue: Mapping[str, str]) -> Named | None:
         if base := catalogue.get(key(each.stem)) or stems.get(key(each.stem)):
             form, kv8 = (each.format, each.kv8) if stored is None else (stored.removesuffix("/kv8"), stored.endswith("/kv8"))
             return Named(base, form, kv8, context=context)
+    for each in read_as:  # qwen3:30b: the one of that size, whose active part is not said
+        sized = [base for base, _ in _bases(catalogue) if re.sub(r"a\d+b$", "", key(base)) == key(each.stem)]
+        if len(sized) == 1:
+            return Named(sized[0], each.format, each.kv8, context=context)
     return _relative(name, read_as[-1], catalogue) if read_as else None
 
 
@@ -111,10 +117,27 @@ def bases() -> list[str]:
 def unknown_model(name: str, catalogue: Mapping[str, str]) -> UsageError:
     """The error for a name that nothing here is: the two nearest, and how to give a configuration."""
     known = {key(base): base for base in (*catalogue.values(), *_table()["shapes"])} | {**_stems(), **catalogue}
-    last = name.rpartition("/")[2].partition(":")[0]
-    hint = did_you_mean(last, (), most=2, cutoff=0.5, index=known) or ";"
+    last = re.sub(r":", "-", name.rpartition("/")[2])
+    own, bases = words(last), list(dict.fromkeys(known.values()))
+    family = next((word for word in own if word.isalpha() and len(word) > 2), "")
+    related = {each: base for each, base in known.items() if family and family in words(base)}
+    hint = did_you_mean(last, (), most=2, cutoff=0.0, index=related) or _of_like_size(own, bases)
     short = name if len(name) <= 80 else name[:77] + "..."
     return UsageError(f"unknown model {short!r}{hint} `simctl models` lists {len(set(known.values()))} shapes; {HOW}")
+
+
+def _of_like_size(own: tuple[str, ...], bases: Iterable[str]) -> str:
+    """That none of the family is known, and the two bases whose names say about as many parameters, within a third."""
+    size = _billions(own)
+    near = sorted((abs(math.log(other / size)), base) for base in bases if size and (other := _billions(words(base))))
+    names = [repr(base) for off, base in near if off < 0.3][:2]
+    return "; none of its family is here" + (f", of its size are {' and '.join(names)};" if names else ";")
+
+
+def _billions(own: tuple[str, ...]) -> float:
+    """Billions of parameters that the words of a name say, 0 for none."""
+    said = (re.fullmatch(r"(\d+(?:\.\d+)?)([bmt])", word) for word in own)
+    return max((float(each[1]) * {"m": 1e-3, "b": 1.0, "t": 1e3}[each[2]] for each in said if each), default=0.0)
 
 
 @cache

@@ -3,6 +3,7 @@
     Qwen3-32B-AWQ                    -> Qwen3-32B, awq-int4
     Qwen3-30B-A3B-Instruct-2507-FP8  -> Qwen3-30B-A3B-Instruct-2507, fp8-block
     Qwen3-8B-GGUF:Q4_K_M             -> Qwen3-8B, gguf:q4_k_m
+    qwen3:8b                         -> Qwen3-8B, GGUF of Ollama's usual type
 
 Conventions as published by the owners of the repositories; where a layout differs by owner, the owner decides.
 """
@@ -79,6 +80,9 @@ OTHERS = re.compile(
 )
 
 
+SIZE_TAG = re.compile(r"(?:[ae]?\d+(?:\.\d+)?(?:x\d+)?[bmt]|scout|maverick)\b", re.IGNORECASE)
+
+
 class HubName(NamedTuple):
     """A stem to look up, and the format of the weights: a key of FORMATS, `gguf:TYPE`, `gguf:` of no type, "16", or "" for the publisher's
     own. `kv8`: the file asks for a KV cache of 8 bits.
@@ -93,9 +97,14 @@ def readings(name: str) -> Iterator[HubName]:
     """What a name may mean, the fewest suffixes taken off first. Raises ValueError for a format that no engine here serves."""
     owner, _, last = name.rpartition("/")
     last, _, kind = last.partition(":")
-    if re.match(r"[ae]?\d+(\.\d+)?(x\d+)?[bm]\b", kind, re.IGNORECASE):  # a tag that says the size: qwen3:32b
-        last, kind = f"{last}-{kind}", ""
-    found = _gguf(kind) if kind else ""
+    found = ""
+    if not owner and kind.casefold() == "latest":
+        raise ValueError(f"the tag latest says no size: name it, as in {last}:8b")
+    if not owner and kind.casefold().endswith("cloud"):
+        raise ValueError("runs in Ollama's cloud, not on a GPU of yours")
+    if SIZE_TAG.match(kind):  # Ollama's, whose weights are of 4 bits unless the tag says otherwise: qwen3:32b
+        last, kind, found = f"{last}-{kind}", "", "gguf:q4_0" if kind.casefold().endswith("qat") else "gguf:"
+    found = _gguf(kind) if kind else found
     if last.lower().endswith(".gguf"):
         last, found = _file_of_gguf(last)
     owner = owner.rpartition("/")[2].casefold()
@@ -117,7 +126,7 @@ def _stripped(owner: str, stem: str, form: str) -> Iterator[tuple[str, str]]:
         stem = match[1]
         if kind == "gguf:":
             form = _gguf(match[2])
-        elif kind and (not form or kind == "gguf"):
+        elif kind and (not form or kind == "gguf" or (form, kind) == ("gguf:", "16")):
             form = _owned(owner, stem, kind, form, match[2])
 
 

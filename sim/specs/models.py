@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from sim.specs import hf_config
 from sim.specs.lookup import build_index, given_path, key
 from sim.specs.model import ModelSpec
 
+# Ollama's names: its weights are not those of 16 bits that the catalogue has
+TAGGED = re.compile(r"[a-z0-9._-]+:[a-z0-9._-]+", re.IGNORECASE)
 _FILE = Path(__file__).parent / "data" / "models.json"
 
 
@@ -21,7 +24,7 @@ def get_model(name_or_path: str) -> ModelSpec:
     Names ignore case, spaces, dashes and underscores. Raises UsageError for anything else, naming the two nearest.
     """
     canonical = _index().get(key(name_or_path))
-    if canonical:
+    if canonical and not TAGGED.fullmatch(name_or_path):
         return _catalogue_spec(canonical)
     path = given_path(name_or_path, (".json",))
     if path:

@@ -58,6 +58,12 @@ OTHERS = {
     "Llama-3.3-70B": "Llama-3.1-70B",
     "qwen3:32b": "Qwen3-32B",
     "qwen2.5-coder:32b-instruct-q4_K_M": "Qwen2.5-32B",
+    "deepseek-r1:70b": "Llama-3.1-70B",
+    "deepseek-r1:8b": "Qwen3-8B",
+    "mistral-small3.2:24b": "Mistral-Small-3.1-24B",
+    "qwen3-coder:30b": "Qwen3-Coder-30B-A3B",
+    "NousResearch/Hermes-4-405B": "Llama-3.1-405B",
+    "CohereLabs/c4ai-command-r-08-2024": "Command-R-35B",
 }
 
 
@@ -114,7 +120,32 @@ def test_sixteen_bits_take_a_native_quantisation_off():
     assert get_model("unsloth/gpt-oss-20b-BF16").expert_bits is None
 
 
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("llama3.1:8b", "q4_k_m"),
+        ("qwen3:30b-a3b", "q4_k_m"),
+        ("gpt-oss:20b", "mxfp4_moe"),
+        ("gemma3:27b-it-qat", "q4_0"),
+        ("llama3.3:70b-instruct-q8_0", "q8_0"),
+        ("qwen3:32b-fp16", None),
+    ],
+)
+def test_ollamas_names_have_its_usual_type_unless_they_say_another(name, dtype):
+    checkpoint = get_model(name).checkpoint
+    assert (checkpoint and checkpoint.dtype) == dtype
+
+
+@pytest.mark.parametrize(
+    ("name", "total", "active"), [("baidu/ERNIE-4.5-300B-A47B-PT", 300e9, 47e9), ("ibm-granite/granite-4.0-h-small", 32.2e9, 9e9)]
+)
+def test_composed_shapes_have_the_published_parameters(name, total, active):
+    spec = get_model(name)
+    assert (spec.params, spec.active_params) == (pytest.approx(total, rel=0.01), pytest.approx(active, rel=0.03))
+
+
 def test_the_context_is_that_of_the_name():
+    assert get_model("ibm-granite/granite-3.3-8b-instruct").max_context == 131072
     assert get_model("Qwen/Qwen3-30B-A3B-Instruct-2507-FP8").max_context == 262144
     assert get_model("Qwen/Qwen3-30B-A3B-FP8").max_context == 40960
 
@@ -125,6 +156,10 @@ def test_the_context_is_that_of_the_name():
         ("Qwen3-33B", r"unknown model 'Qwen3-33B'; did you mean 'Qwen3-32B' or 'Qwen3-30B-A3B'\? .*config\.json"),
         ("mistralai/Ministral-3-14B-Instruct-2512", "unknown model"),
         ("google/gemma-2b", "unknown model"),
+        ("swiss-ai/Apertus-70B-Instruct-2509", "none of its family is here, of its size are 'Llama-2-70B' and 'Llama-3-70B';"),
+        ("databricks/dbrx-instruct", "unknown model 'databricks/dbrx-instruct'; none of its family is here;"),
+        ("llama3.1:latest", "the tag latest says no size: name it, as in llama3.1:8b"),
+        ("kimi-k2:1t-cloud", "runs in Ollama's cloud"),
         ("yuhuili/EAGLE3-LLaMA3.1-Instruct-8B", "unknown model"),
         ("zai-org/GLM-4.6-Air", "unknown model"),
         ("someone/merged-Qwen3-8B-and-Llama-3.1-8B", "is named after Llama-3.1-8B and Qwen3-8B"),
