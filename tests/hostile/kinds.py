@@ -189,7 +189,8 @@ COMMANDS = (
     ("simulate", {
         "model": "Llama-3.1-8B", "gpu": "A10", "draws": "0", "agent-sessions": "2", "turns": "2", "think-time": "1", "request-rate": "4",
         "rate-curve": "servegen-day", "random-prefix-len": "16", "agent-opening-len": "64", "random-input-len": "16",
-        "random-output-len": "4", "agent-edited-share": "0.5", "agent-opening-cv": "0.5", "agent-subagents": "0.5", "agent-compact-at": "2048", "max-model-len": "8192",
+        "random-output-len": "4", "agent-edited-share": "0.5", "agent-opening-cv": "0.5",
+        "agent-subagents": "0.5", "agent-compact-at": "2048", "max-model-len": "8192",
     }),
     ("simulate", {**SERVED, "engine": "llamacpp", "engine-option": "n_ubatch=64"}),
     ("what-if", {
