@@ -3,6 +3,7 @@
 No property has a deadline, and none fails for being drawn slowly: how long a test takes is the machine's affair.
 """
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -42,4 +43,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_configure() -> None:
+    # a script that starts this in the background has it ignore Ctrl-C, and so would every program that a test starts
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     assert all((Path(__file__).parents[1] / path).exists() for path in SHARED), "a file that shares something is not there"

@@ -23,11 +23,12 @@ from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 from sim.specs.precision import Precision
 from studies.replication.gb10_runs import PROMPTS, options, served, table
+from tests.examples import ALL
 
 MODELS = {"dense": "Qwen3.6-27B", "moe": "Qwen3.6-35B-A3B"}
 PREFILL_TPS = {"dense": 1018.0, "moe": 2425.0}  # batched_bench.csv, npp 2048, npl 32, gdn_m5_base
 METRICS = ("wall_s", "agg_tps", "decode_agg_tps", "prefill_tps", "ttft_mean_ms", "ttft_max_ms")
-MOST_STARTS = 9
+MOST_STARTS, EACH = (9, 1) if ALL else (3, 4)  # starts that are averaged over, and that are tried: every one, or each fourth
 TRACED = range(28, 37)  # in time for the first iteration
 SERVED = [r for r in table("serving.csv") if r["phase"] in map(str, range(52, 60)) and r["engine"] == "llama.cpp-paged"]
 DEFAULTS = [row for row in SERVED if row["variant"] == "default"]
@@ -39,7 +40,8 @@ Row = dict[str, str]
 def _starts(n: int, prompts: int, variant: str, recorded: int) -> list[int]:
     settings = options(variant)
     counts = (
-        (first, served(n, prompts, settings, first=first, to_the_end=False)[0].ttft_deferred_decode_slots) for first in range(1, n + 1)
+        (first, served(n, prompts, settings, first=first, to_the_end=False)[0].ttft_deferred_decode_slots)
+        for first in range(1, n + 1, EACH)
     )
     return [first for first, count in counts if abs(count - recorded) <= 1]
 

@@ -17,6 +17,7 @@ from sim.engine.config import EngineConfig
 from sim.engine.interface import Iteration, Request
 from sim.engine.schedulers import VllmScheduler
 from sim.ticks import TICKS_PER_S
+from tests.examples import examples
 from tests.runs import AffinePrice, run, serve, trace_of
 
 T_99 = 3.2498  # Student's t, 9 degrees of freedom, two-sided 99 %
@@ -36,9 +37,9 @@ def served(arrival_s: NDArray[np.float64], output: NDArray[np.int64], seqs: int,
     return serve(requests, VllmScheduler(config), ticks_of).requests
 
 
-@pytest.mark.parametrize("load", [0.5, 0.8])
-def test_one_slot_and_equal_requests_wait_as_in_m_d_1(load: float) -> None:
-    service_s, count = 0.25, 3000
+@pytest.mark.parametrize(("load", "count"), [(0.5, 1500), (0.8, 3000)])
+def test_one_slot_and_equal_requests_wait_as_in_m_d_1(load: float, count: int) -> None:
+    service_s = 0.25
 
     def one(seed: int) -> float:
         gaps = np.random.default_rng(seed).exponential(service_s / load, count)
@@ -56,7 +57,7 @@ def test_one_slot_and_equal_requests_wait_as_in_m_d_1(load: float) -> None:
 def test_steps_as_long_as_their_batch_share_the_processor(sizes: str) -> None:
     # every resident request gets one token per iteration and an iteration takes one quantum per request: processor
     # sharing, whose mean time in the system depends on the sizes' mean alone
-    load, mean_tokens, count = 0.6, 60, 700
+    load, mean_tokens, count = 0.6, 60, examples(700)
     quantum_ticks = TICKS_PER_S // 1000
     mean_s = mean_tokens / 1000
 

@@ -42,7 +42,7 @@ def run_file(rng: random.Random, folder: Path) -> Action:
 def store(rng: random.Random, folder: Path) -> Action:
     """A sweep's store of which a file is damaged, altered, gone or a folder: reported, or resumed."""
     from tests.cli import run
-    from tests.sweeps import made
+    from tests.sweeps import made_sweeps
 
     path = folder / "store.zarr"
     shutil.copytree(saved()["store"], path)
@@ -62,8 +62,8 @@ def store(rng: random.Random, folder: Path) -> Action:
             file.write_bytes(damaged(rng, file.read_bytes()))
 
     def resume() -> None:
-        with made.opened(path) as found:
-            found.put(0, made.figures(0))
+        with made_sweeps.opened(path) as found:
+            found.put(0, made_sweeps.figures(0))
 
     return rng.choice((lambda: run("report", str(path), "-o", str(folder / "report.html")), resume))
 
@@ -151,14 +151,14 @@ OF_RESULTS: Mapping[str, Callable[[random.Random, Path], Action]] = {
 def saved() -> dict[str, Path]:
     """A small sound result of every kind."""
     from tests.cli import run
-    from tests.sweeps import made
+    from tests.sweeps import made_sweeps
 
     folder = Path(mkdtemp(prefix="sound-"))
     load = ("--model", "Llama-3.1-8B", "--gpu", "H100", "--request-rate", "12", "--random-output-len", "8", "--num-prompts", "10")
     assert run("simulate", *load, "--draws", "3", "--out", str(folder / "run")).code == 0
-    with made.opened(folder / "store") as found:
+    with made_sweeps.opened(folder / "store") as found:
         for place in range(4):
-            found.put(place, made.figures(place))
+            found.put(place, made_sweeps.figures(place))
     plan = ("plan", *load, "--slo", "ttft:p99<2s tpot:p95<60ms", "--workers", "1", "--json")
     _written(folder / "plan", run(*plan, "-o", str(folder / "plan file")).stdout)
     _written(folder / "map", run("what-if", "--ctx", "64K", "--map", "hbm", "--gpu", "H100", "--json").stdout)
