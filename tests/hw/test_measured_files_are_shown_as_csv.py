@@ -2,26 +2,28 @@
 
 import csv
 import io
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from hw import show as program
 from hw.artifact import load
+from tests.cli import Result, caught
 
 GRID = Path(__file__).parents[2] / "scenarios/data/measured/h100/engine-grid_qwen3-14b.nc"
 
 
-def show(*argv: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "hw.show", *argv], capture_output=True, text=True, check=False)
+def show(*argv: str) -> Result:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["hw.show", *argv])
+        return caught(lambda _: program.main())
 
 
 @pytest.mark.parametrize("dim", ["cell", "iteration"])
 def test_every_column_of_a_dimension_comes_back(dim: str) -> None:
     result = show(str(GRID), dim)
-    assert (result.returncode, result.stderr) == (0, "")
+    assert (result.code, result.stderr) == (0, "")
     rows, data = list(csv.DictReader(io.StringIO(result.stdout))), load(GRID)
     assert len(rows) == data.sizes[dim]
     assert set(rows[0]) == {name for name, variable in data.variables.items() if variable.dims == (dim,)}
@@ -61,6 +63,6 @@ def test_the_kernels_of_one_cell_of_a_profile_add_up_to_its_kinds() -> None:
 )
 def test_what_cannot_be_shown_is_refused_in_one_line(argv: tuple[str, ...], named: str) -> None:
     result = show(*argv)
-    assert (result.returncode, result.stdout) == (2, "")
+    assert (result.code, result.stdout) == (2, "")
     assert len(result.stderr.splitlines()) == 1
     assert named in result.stderr

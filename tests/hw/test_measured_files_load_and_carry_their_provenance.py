@@ -1,11 +1,11 @@
 """Every committed measurement opens, names its machine and gates, and its counted iterations are what its cells say."""
 
-from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from calibrate.measurement import open_measurement
 from hw.artifact import load
 from hw.suites.engine_grid_table import ITERATION
 from sim.errors import SimctlError
@@ -17,12 +17,9 @@ OURS = sorted(
 )
 
 
-loaded = cache(load)  # a file that two tests look at is read once
-
-
 @pytest.mark.parametrize("path", OURS, ids=lambda p: f"{p.parent.name}/{p.stem}")
 def test_file_names_its_machine(path: Path) -> None:
-    data = loaded(path)
+    data = open_measurement(path, only=())
     for name in ("gpu_name", "driver", "torch_version", "date_utc", "finished"):
         assert name in data.attrs, name
     assert path.parent.name.upper() in data.attrs["gpu_name"].upper()
@@ -30,7 +27,7 @@ def test_file_names_its_machine(path: Path) -> None:
 
 @pytest.mark.parametrize("path", [p for p in OURS if "engine-grid" in p.name], ids=lambda p: f"{p.parent.name}/{p.stem}")
 def test_cell_medians_follow_from_the_iterations(path: Path) -> None:
-    data = loaded(path)
+    data = open_measurement(path)
     assert data.attrs["suite"] == "engine-grid"
     assert set(ITERATION) - {"visit"} <= set(data.variables)  # engine-grid/1 and /2 went round once
     visit = data.visit.values if "visit" in data else np.zeros(data.sizes["iteration"])
