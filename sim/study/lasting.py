@@ -1,6 +1,8 @@
 """Figures of a load that lasts: run until they stand still, the warm-up left out, a queue that grows without end recognised.
 
-A longer and a longer load is served until its figures stand still. Left out are the warm-up, whose end is where the mean of the requests in
+A longer and a longer load is served until its figures stand still. Sessions must have come for LIVES times as long as they go on, and what
+counts lies between the time that they go on for and the last start: before and after, less is asked than for good. Left out beside are the
+warm-up, whose end is where the mean of the requests in
 the system is known best (MSER: White 1997), and requests so late that they run out with the load. What is left is cut into BATCHES; their
 scatter is the error of a figure. A run is long enough when a figure's interval is far from its limit, or small. The queue grows without
 end where, in a run and in one twice as long, the requests in the system follow a trend and rise as a saturated queue does.
@@ -19,6 +21,7 @@ from numpy.typing import NDArray
 
 from sim.cluster.admission import NO_LIMITS
 from sim.cluster.losses import Losses, changes_of
+from sim.errors import UsageError
 from sim.results.metrics import request_latencies_ms
 from sim.results.record import RunRecord
 from sim.study.run import check_all_fit, planned, run_planned
@@ -33,11 +36,13 @@ Read = Callable[[Latency], Sequence[float]]
 
 NO_LOSSES: Mapping[int, Losses] = {}
 FIRST, MOST = 1_000, 32_000  # requests of the first and of the longest run
+MOST_OF_SESSIONS = 128_000  # of the longest run until as many sessions are under way as for good
 BATCHES = 10
 WHOLE = 64  # replicas of a fleet that is simulated whole
 T_95 = 2.262  # Student's t, 9 degrees of freedom, 95 %
 CLOSE = 0.2  # half an interval of so much of a figure is small: many trials know it better
 LASTS = 8.0  # a run lasts at least so many answers of its first requests
+LIVES = 1.5  # and sessions come for so many times as long as all but one in twenty of their calls take to come
 TREND = 3.0  # standard errors
 RARE = 1e-3
 STEADY, GREW = 1.2, 1.8  # from the second quarter of a run to the last; a saturated queue: 2.3, one that just keeps up: 1.5
@@ -121,7 +126,7 @@ class Lasts:
         Trials are as long as the first one has to be: if each ended when it seems clear, those that err would end first.
         """
         if not self._lasts:
-            record = self._run(trial, factor, None if self._whole is None else math.ceil(self._whole * factor))
+            record, _ = self._run(trial, factor, None if self._whole is None else math.ceil(self._whole * factor))
             latency = request_latencies_ms(record)
             used = tuple(read(latency))
             return Lasting(used, (0.0,) * len(used), latency, False, len(latency["ttft"]), _tokens_per_s(record, slice(None)))
@@ -132,7 +137,7 @@ class Lasts:
             found = until_still(lambda requests: self._run(trial, factor, requests), read, found.requests)
         return replace(found, tokens_per_s=found.tokens_per_s * self._times)
 
-    def _run(self, trial: int, factor: float, requests: int | None) -> RunRecord:
+    def _run(self, trial: int, factor: float, requests: int | None) -> tuple[RunRecord, float]:
         redraw, factor = self.study.workload.redraw, factor * self._share
         trace = self.study.workload.trace if redraw is None else without_rare(redraw(trial, requests), self.pools)
         if factor != 1.0:
@@ -141,7 +146,7 @@ class Lasts:
         study = self.study
         if self._lost and (changes := changes_of(self._lost, float(np.nanmax(trace.arrival_s)), [redraw.seed if redraw else 0, trial])):
             study = replace(study, fleet=replace(study.whole_fleet, changes=changes))
-        return run_planned(study, self.pools, trace, trial)
+        return run_planned(study, self.pools, trace, trial), last_start_s(study.workload, trace)
 
 
 def without_rare(trace: Trace, pools: Sequence[PlannedPool]) -> Trace:
@@ -162,21 +167,28 @@ def outgrows(study: Study) -> bool:
     if redraw is None or not can_last(study.workload):
         return False
 
-    def run(requests: int) -> RunRecord:
+    def run(requests: int) -> tuple[RunRecord, float]:
         trace = redraw(0, requests)
         check_all_fit(study, trace, pools)
-        return run_planned(study, pools, trace)
+        return run_planned(study, pools, trace), last_start_s(study.workload, trace)
 
     return until_still(run, lambda _: [0.0]).grows
 
 
-def until_still(run: Callable[[int], RunRecord], read: Read, least: int = 0) -> Lasting:
+def last_start_s(workload: Workload, trace: Trace) -> float:
+    """When the last session starts, of a load whose sessions come at a rate; infinite of one whose calls wait for no other."""
+    waits = np.isnan(trace.arrival_s)
+    return float(trace.arrival_s[~waits].max()) if waits.any() and workload.max_concurrency is None else math.inf
+
+
+def until_still(run: Callable[[int], tuple[RunRecord, float]], read: Read, least: int = 0) -> Lasting:
     """Run more and more requests until the figures that are read are known well enough, and nothing follows a trend; or until the queue
-    is seen to grow without end. With `least` requests the figures are taken to be known well enough.
+    is seen to grow without end. `run` says when the last session starts, too. With `least` requests the figures are taken to be known well
+    enough.
     """
     requests, rises = least or FIRST, 0
     while True:
-        record, last = run(requests), requests >= MOST
+        (record, start_s), last = run(requests), requests >= MOST
         arrival = np.asarray(record.requests["arrival_s"], dtype=float)
         order = np.argsort(arrival, kind="stable")
         arrival, span = arrival[order], float(np.ptp(arrival))
@@ -185,17 +197,45 @@ def until_still(run: Callable[[int], RunRecord], read: Read, least: int = 0) -> 
         if span < LASTS * answer_s and not last:
             requests = min(max(2 * requests, math.ceil(1.1 * requests * LASTS * answer_s / span) if span else MOST), MOST)
             continue
-        inside = _in_system(arrival, _left(record)[order])
+        inside, ages = _in_system(arrival, _left(record)[order]), _ages_s(record, start_s)
+        lives = LIVES * ages / start_s
+        if ages:
+            begin = int(np.searchsorted(arrival, ages)) if lives < LIVES else 0
+            full = slice(begin, int(np.searchsorted(arrival, start_s, side="right")))
+            arrival, order, inside = arrival[full], order[full], inside[full]
+            latency = {name: values[full] for name, values in latency.items()}
         window = _window(arrival, inside, latency["e2el"])
         counted = {name: values[window] for name, values in latency.items()}
         rises = rises + 1 if (grows := _grows(inside)) > GREW else 0
         used, error = _with_error(counted, read)
         fails = bool((used - 2 * error > 1.0).any())
         settled = bool(least) or bool(((np.abs(used - 1.0) > 2 * error) | (error < CLOSE * used)).all())
+        if lives > 1.0 and not fails:  # less is asked than for good: only what fails is certain
+            requests, rises = _until_all_are_there(requests, lives, ages), 0
+            continue
         if last or fails or rises > 1 or (settled and grows <= STEADY):
             rate = _tokens_per_s(record, order[window])
             return Lasting(tuple(used.tolist()), tuple((error / T_95).tolist()), counted, rises > 0, requests, rate)
         requests = min(2 * requests, MOST)
+
+
+def _until_all_are_there(requests: int, lives: float, ages: float) -> int:
+    """More requests, of sessions that have not come for long enough."""
+    if requests >= MOST_OF_SESSIONS:
+        raise UsageError(f"sessions go on for {ages:.0f} s: {requests:,} requests do not show what so many of them ask for good")
+    return min(max(2 * requests, math.ceil(1.1 * requests * lives)), MOST_OF_SESSIONS)
+
+
+def _ages_s(record: RunRecord, start_s: float) -> float:
+    """How long after the first call of its session all but one in twenty calls come; 0 where sessions never stop to start."""
+    if math.isinf(start_s):
+        return 0.0
+    arrival = np.asarray(record.requests["arrival_s"], dtype=float)
+    first: dict[str | None, float] = {}
+    for session, at_s in zip(record.session_ids, arrival.tolist(), strict=True):
+        first[session] = min(at_s, first.get(session, at_s))
+    begun = [at_s if session is None else first[session] for session, at_s in zip(record.session_ids, arrival.tolist(), strict=True)]
+    return float(np.quantile(arrival - np.array(begun), 0.95))
 
 
 def _left(record: RunRecord) -> Floats:

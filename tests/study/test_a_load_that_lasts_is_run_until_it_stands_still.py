@@ -104,3 +104,18 @@ def test_a_part_keeps_the_ratio_of_its_pools():
     part, share = part_of_many(Simulate(Fleet(pools), Workload.drawn(60, request_rate=100.0)).study())
     assert [pool.deployment.replicas for pool in part.fleet.pools] == [18, 42]
     assert share == pytest.approx(0.6)
+
+
+def test_sessions_that_think_are_counted_once_as_many_are_under_way_as_for_good():
+    """Sessions go on for minutes: a thousand requests come and go while they still gather, and ask for a third of what is asked for good."""
+    load = Lasts(study(0.5, turns=8, think_time_s=60.0, input_len=100, output_len=50))
+    found = load.trial(0, ttft(1000))
+    assert found.tokens_per_s == pytest.approx(0.5 * 8 * 50, rel=0.06)
+    assert load.trial(1, ttft(1000)).tokens_per_s == pytest.approx(0.5 * 8 * 50, rel=0.06)
+
+
+def test_a_crowd_of_sessions_that_fails_before_all_are_there_has_failed():
+    load = Lasts(study(1.0, 1, "L40S", turns=8, think_time_s=60.0, input_len=1000, output_len=200))
+    found = load.trial(0, ttft(1000))
+    assert found.used[0] > 1.0
+    assert found.requests < lasting.MOST
