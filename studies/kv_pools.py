@@ -77,8 +77,9 @@ def _line(row: dict[str, str]) -> Line:
         limits["gpu_memory_utilization"] = float(row["gpu_memory_utilization"])
     if row["prefix_caching"]:
         limits["enable_prefix_caching"] = row["prefix_caching"] == "yes"
-    if row["draft_tokens"]:
-        limits["options"] = {"draft_tokens": int(row["draft_tokens"]), "drafter": "eagle"}
+    limits["options"] = {"draft_tokens": int(row["draft_tokens"]), "drafter": "mtp"} if row["draft_tokens"] else {}
+    if row["language_model_only"]:
+        limits["options"]["language_model_only"] = row["language_model_only"] == "yes"
     d = Deployment.of(row["model"], row["gpu"] or "H100", dtype=row["dtype"], kv_dtype=row["kv_dtype"], tp=int(row["tp"]), **limits)
     requests = float(row["concurrency"]) * d.longest if row["concurrency"] and len(d.layout.groups) > 1 else None
     tokens = requests or (float(row["tokens"]) if row["tokens"] else None)

@@ -23,6 +23,7 @@ from sim.specs.model import ModelSpec
 from sim.specs.parallel import NO_PARALLEL, Parallel
 from sim.specs.precision import ACTIVATION_BYTES, Precision
 from sim.specs.stored import group_bytes, stored
+from sim.specs.vision import LARGEST_IMAGE
 
 DEFAULT_UTILIZATION = 0.92  # vLLM's, 0.23 to 0.32
 DEFAULT_TOKEN_BUDGET = 2048
@@ -103,7 +104,7 @@ class Overhead:
     `fixed_bytes` holds captured graphs and workspaces, `kept_share` is what a device of that memory keeps for itself, `server_bytes` what a
     server takes more than the engine stepped in process, `group_bytes` what each GPU of a tensor-parallel group takes more (NCCL, the
     custom all-reduce: learnt from pairs with peer access); `mlp_copies` multiplies the widest MLP activation of a full iteration (16-bit),
-    `logit_copies` the float32 logits of all sequences.
+    `logit_copies` the float32 logits of all sequences: their sum is the peak, unless encoding images takes more.
     """
 
     fixed_bytes: tuple[float, ...]
@@ -119,9 +120,13 @@ class Overhead:
     ) -> list[float]:
         """Bytes per GPU of `memory_bytes` at every draw, sorted; `logit_copies` in place of the learnt ones where they are given."""
         mlp, logits = buffers(model, token_budget, max_num_seqs, tp)
-        counts = (1.0, memory_bytes, 1.0, float(tp > 1), mlp, logits if logit_copies is None else 0.0)
-        given = (logit_copies or 0.0) * logits
-        return sorted(given + sum(map(mul, counts, draw)) for draw in zip(*(getattr(self, name) for name in PARTS), strict=True))
+        counts = (1.0, memory_bytes, 1.0, float(tp > 1))
+        image = image_bytes(model, token_budget, tp)
+        found = []
+        for *kept, mlps, copies in zip(*(getattr(self, name) for name in PARTS), strict=True):
+            peak = mlps * mlp + (copies if logit_copies is None else logit_copies) * logits
+            found.append(sum(map(mul, counts, kept)) + max(peak, image))
+        return sorted(found)
 
 
 def buffers(model: ModelSpec, token_budget: int, max_num_seqs: int, tp: int = 1) -> tuple[float, float]:
@@ -137,6 +142,14 @@ def buffers(model: ModelSpec, token_budget: int, max_num_seqs: int, tp: int = 1)
         for g in model.groups
     )
     return token_budget * width * ACTIVATION_BYTES, min(token_budget, max_num_seqs) * model.vocab * 4.0
+
+
+def image_bytes(model: ModelSpec, token_budget: int, tp: int = 1) -> float:
+    """Bytes of a GPU while a server's start encodes the largest images that its budget holds, one at the least, before it runs the model
+    itself: the larger of the two peaks is kept free (vLLM's profile_run).
+    """
+    whole, divided = model.image_bytes
+    return max(1, token_budget // LARGEST_IMAGE) * (whole + divided / tp)
 
 
 @cache

@@ -32,7 +32,7 @@ SMALL: dict[str, str] = {
     "guided-decoding-backend|structured-outputs-config|grammar-backend|sampling-backend": "acts on requests with a grammar alone",
     "(prefill-|decode-|mm-encoder-)?(attention|attn)-(backend|config)|.*moe-(backend|runner-backend)|linear-backend|fp[48]-gemm.*|"
     "kernel-config": ("the engine's own choice of kernels is priced"),
-    "limit-mm-per-prompt|mm-.*|media-io-kwargs|interleave-mm-strings|skip-mm-profiling|language-model-only|video-.*|enable-multimodal|"
+    "limit-mm-per-prompt|mm-.*|media-io-kwargs|interleave-mm-strings|skip-mm-profiling|video-.*|enable-multimodal|"
     "disable-chunked-mm-input|image-.*": "text requests are asked",
     "swap-space|use-v2-block-manager|preemption-mode|max-num-partial-prefills|max-long-partial-prefills|num-lookahead-slots|"
     "max-seq-len-to-capture": "without effect since vLLM V1",

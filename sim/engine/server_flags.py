@@ -169,6 +169,7 @@ SWITCHES: dict[str, tuple[str, Any]] = {
     "enable-lora": ("enable_lora", True),
     "async-scheduling": ("options", {"async_scheduling": True}),
     "no-async-scheduling": ("options", {"async_scheduling": False}),
+    "language-model-only": ("options", {"language_model_only": True}),
     "disable-overlap-schedule": ("options", {"overlap_schedule": False}),
 }
 DRAFTERS = {"ngram": "ngram", "eagle": "eagle", "eagle3": "eagle3", "mtp": "mtp", "nextn": "mtp", "draft_model": "draft_model"}

@@ -20,8 +20,15 @@ KNOWN: dict[str, Any] = {
     "seed": 0,
     "acceptance_per_position": "",
 }
-# read by sim.engine.registry and sim.engine.host_tier
-OF_OTHERS: dict[str, Any] = {"async_scheduling": True, "verify_s": 0.0, "graph_reuse": True, "cuda_graph_max_bs": 0, **HOST_OPTIONS}
+# read by sim.engine.registry, sim.engine.host_tier and sim.study.deployment
+OF_OTHERS: dict[str, Any] = {
+    "async_scheduling": True,
+    "verify_s": 0.0,
+    "graph_reuse": True,
+    "cuda_graph_max_bs": 0,
+    "language_model_only": False,
+    **HOST_OPTIONS,
+}
 _NEEDS = dict.fromkeys((*KNOWN, "verify_s", "graph_reuse"), ("draft_tokens",)) | HOST_NEEDS
 
 

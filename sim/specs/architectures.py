@@ -18,6 +18,7 @@ from sim.specs.vision import (
     gemma4_vision_params,
     llama4_projector_params,
     pixtral_projector_params,
+    qwen_image_bytes,
     qwen_vision_params,
     siglip_projector_params,
 )
@@ -39,8 +40,10 @@ def build(config: Fields) -> ModelSpec:
         spec = replace(read(text), model_type=text.text("model_type", text_type))
         if not text.has("tie_word_embeddings") or config.has("tie_word_embeddings"):
             spec = replace(spec, tied_embeddings=config.bool("tie_word_embeddings", tied))
-        extra = tower(config, spec.hidden) if config.has("vision_config") else 0
-        return replace(spec, extra_params=extra)
+        if not config.has("vision_config"):
+            return spec
+        extra = tower(config, spec.hidden)
+        return replace(spec, extra_params=extra, tower_params=extra, image_bytes=_image_bytes(config, tower))
     part = next((name for name in TEXT_PARTS if config.has(name)), None)
     if part is not None and (_decoder(kind) is None or not config.has("hidden_size")):  # some wrap a decoder of their own name
         return _text_part(config, part)
@@ -101,16 +104,23 @@ def _text_part(config: Fields, part: str) -> ModelSpec:
     spec = read(Fields({**text.data, "model_type": kind}, text.where, text.prefix))
     if config.has("tie_word_embeddings"):
         spec = replace(spec, tied_embeddings=config.bool("tie_word_embeddings", False))
-    extra, others = 0, [name for name in _OTHER_PARTS if config.has(name)]
+    extra, image, others = 0, (0.0, 0.0), [name for name in _OTHER_PARTS if config.has(name)]
     if (
         config.text("model_type") in _TOWERS
         and "vision_config" in others
         and config.section("vision_config").has(_TOWER_FIELD[config.text("model_type")])
     ):
-        extra = _TOWERS[config.text("model_type")](config, spec.hidden)
+        tower = _TOWERS[config.text("model_type")]
+        extra, image = tower(config, spec.hidden), _image_bytes(config, tower)
         others.remove("vision_config")
     said = f"{', '.join(others)}: not counted; {config.text('model_type')} is read by its text part ({kind})."
-    return replace(spec, model_type=kind, extra_params=spec.extra_params + extra, notes=(*spec.notes, *([said] if others else [])))
+    notes = (*spec.notes, *([said] if others else []))
+    spec = replace(spec, extra_params=spec.extra_params + extra, tower_params=extra, image_bytes=image)
+    return replace(spec, model_type=kind, notes=notes)
+
+
+def _image_bytes(config: Fields, tower: Callable[[Fields, int], int]) -> tuple[float, float]:
+    return qwen_image_bytes(config) if tower is qwen_vision_params else (0.0, 0.0)
 
 
 def supported() -> list[str]:

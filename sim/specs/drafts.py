@@ -12,9 +12,19 @@ HEADS = {"eagle": None, "eagle3": EAGLE3_VOCAB, "mtp": None}
 
 
 def draft_head(model: ModelSpec, method: str) -> ModelSpec:
-    """A head of `method` (one of HEADS) for the model: its last layer that attends, once, and its tables, which are shared or small."""
+    """A head of `method` (one of HEADS) for the model: its last layer that attends, once, and its tables, which are shared or small; a
+    tower for images is the model's alone.
+    """
     group = next((g for g in reversed(model.groups) if g.mixer.kind in ("attention", "mla")), model.groups[-1])
     vocab = min(HEADS[method] or model.vocab, model.vocab)
     return replace(
-        model, name=f"{method} head", groups=(replace(group, count=1, indices=()),), vocab=vocab, tied_embeddings=True, checkpoint=None
+        model,
+        name=f"{method} head",
+        groups=(replace(group, count=1, indices=()),),
+        vocab=vocab,
+        tied_embeddings=True,
+        checkpoint=None,
+        extra_params=0,
+        tower_params=0,
+        image_bytes=(0.0, 0.0),
     )

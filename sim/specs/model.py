@@ -73,7 +73,9 @@ class LayerGroup:
 class ModelSpec:
     """A decoder's shape.
 
-    `extra_params` are resident but not read by a text decode step (vision tower, projector, tables of positions). `expert_bits` is set
+    `extra_params` are resident but not read by a text decode step (vision tower, projector, tables of positions); `tower_params` are
+    those of a tower and its projector, `image_bytes` what encoding the largest image takes: (on each GPU, divided by tensor parallelism),
+    none of towers whose widths are not known. `expert_bits` is set
     where the published checkpoint fixes the experts' precision (gpt-oss: MXFP4, 4.25 bits). `checkpoint` says how the weights are stored
     where they are quantised. `notes` are what an answer must say of how the configuration was read.
     """
@@ -85,6 +87,8 @@ class ModelSpec:
     tied_embeddings: bool
     max_context: int
     extra_params: int = 0
+    tower_params: int = 0
+    image_bytes: tuple[float, float] = (0.0, 0.0)
     expert_bits: float | None = None
     source: str = ""
     second_runner: bool = False  # one of those that vLLM 0.23 steps with its second model runner

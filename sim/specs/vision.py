@@ -65,6 +65,23 @@ def qwen_vision_params(config: Fields, text_hidden: int) -> int:
     return embedding + vision.int("depth") * (block + 4 * hidden) + merger + deep
 
 
+# Tokens of the largest image of these models' own image processor (16,777,216 pixels), which vLLM encodes when it measures memory
+LARGEST_IMAGE = 16384
+
+
+def qwen_image_bytes(config: Fields) -> tuple[float, float]:
+    """Bytes of a GPU while Qwen's tower encodes the largest image: (on each GPU, divided by tensor parallelism).
+
+    The widest moment of a block (vLLM 0.33, qwen3_vl.py): the input and its norm, the MLP's inner width before and after its activation,
+    and the pixels, in 16 bits, for each patch.
+    """
+    vision = config.section("vision_config")
+    hidden, inner, patch = vision.int("hidden_size"), vision.int("intermediate_size"), vision.int("patch_size")
+    pixels = vision.int("in_channels", 3) * vision.int("temporal_patch_size", 2) * patch * patch
+    patches = LARGEST_IMAGE * vision.int("spatial_merge_size", 2) ** 2
+    return 2.0 * patches * (2 * hidden + pixels), 2.0 * patches * 2 * inner
+
+
 def gemma4_vision_params(config: Fields, text_hidden: int) -> int:
     """Gemma 4: a ViT with gated MLPs, four norms a layer and none of its matrices biased, and one projection to the text width.
 

@@ -332,8 +332,10 @@ class Deployment(Shown):
 
     def _memory(self, seqs: int, budget: int, share: float) -> Memory:
         limits = self.limits
+        text_only = limits.engine != "vllm" or bool(limits.options.get("language_model_only"))
+        model = replace(self.model, image_bytes=(0.0, 0.0)) if text_only else self.model
         found = device_memory(
-            self.model,
+            model,
             self.gpu,
             self.precision,
             tp=self.tp,
@@ -344,6 +346,8 @@ class Deployment(Shown):
             parallel=self.parallel,
             logit_copies=logit_copies(limits.engine_version) if limits.engine == "vllm" else None,
         )
+        if text_only and limits.engine == "vllm":  # without its tower
+            found = replace(found, weights=found.weights - model.tower_params * ACTIVATION_BYTES / self.tp)
         if limits.engine == "sglang":
             found = replace(found, activations=limits.memory_share * sglang_kept_bytes(self.tp, self.gpu.unified_memory))
         if self.tp > 1 and self.links.way(self.tp) == "host":
