@@ -1,4 +1,4 @@
-"""Routing policies: which replica, from what a router knows of each. A policy's fields are its options.
+"""Routing policies: which replica, from what a router knows of each. A policy is an entry of POLICIES; its fields are its options.
 
     LeastRequests    fewest requests in flight
     PowerOfTwo       of two replicas drawn at random, the one with fewer requests in flight; the first drawn of equals
@@ -132,6 +132,16 @@ class Unified(LMetric):
             return best
         self.decision = FALLBACK
         return LMetric.__call__(self, loads, known, new, draws)
+
+
+POLICIES: dict[str, Callable[..., Choice]] = {
+    "least-requests": LeastRequests,
+    "power-of-two": PowerOfTwo,
+    "join-shortest-pending-tokens": PendingTokens,
+    "prefix-affinity": PrefixAffinity,
+    "lmetric": LMetric,
+    "unified": Unified,
+}
 
 
 def drawn(seed: int, count: int) -> NDArray[np.int64]:

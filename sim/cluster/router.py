@@ -1,8 +1,8 @@
 """Routers: which replica serves a request. They see what a router sees: what it has sent, and on request what caches hold.
 
-A router is one entry of ROUTERS: round-robin, random, weighted scorers, a policy over loads (sim.cluster.policies), or one as deployed
-(sim.cluster.deployed_routers). It can also be the dotted path of a class with the methods of Router, made of the number of replicas, the
-block size, a replica's KV blocks, and its options.
+A router is one entry of ROUTERS: round-robin, random, weighted scorers, a policy over loads (POLICIES of sim.cluster.policies), or one as
+deployed (sim.cluster.deployed_routers). It can also be the dotted path of a class with the methods of Router, made of the number of
+replicas, the block size, a replica's KV blocks, and its options.
 Options are keyword arguments:
 
     dispatch_s    how long a request is on its way from being routed to its replica
@@ -33,15 +33,10 @@ from sim.cluster.policies import (
     AFFINITY,
     FALLBACK,
     OVERLOAD_FACTOR,
+    POLICIES,
     Choice,
     Draws,
-    LeastRequests,
-    LMetric,
     Load,
-    PendingTokens,
-    PowerOfTwo,
-    PrefixAffinity,
-    Unified,
     draws_of,
     mean_requests,
     one_of,
@@ -284,12 +279,7 @@ class ByLoad:
 ROUTERS: dict[str, Callable[..., Router]] = {
     "round-robin": RoundRobin,
     "random": Random,
-    "least-requests": ByLoad(LeastRequests),
-    "power-of-two": ByLoad(PowerOfTwo),
-    "join-shortest-pending-tokens": ByLoad(PendingTokens),
-    "prefix-affinity": ByLoad(PrefixAffinity),
-    "lmetric": ByLoad(LMetric),
-    "unified": ByLoad(Unified),
+    **{name: ByLoad(policy) for name, policy in POLICIES.items()},
     "weighted": Weighted,
     "adapter-affinity": AdapterAffinity,
     "vllm-router": CacheAware,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sim.cost.layer_work import LayerWork, Setting
-from sim.specs.mixers import Attention, CompressedAttention, GatedDeltaNet, LatentAttention, Mixer, NoMixer, Recurrence
+from sim.specs.mixers import Attention, CompressedAttention, ConstantState, GatedDeltaNet, LatentAttention, Mixer, NoMixer
 from sim.specs.precision import ACTIVATION_BYTES, STATE_BYTES
 
 # Decode attention at a short context, in small kernels' time. Profiles of four models' decodes on an H100: busy time of the GPU is then
@@ -162,7 +162,7 @@ def compressed_attention(mixer: CompressedAttention, at: Setting) -> LayerWork:
     )
 
 
-def recurrence(mixer: GatedDeltaNet | Recurrence, at: Setting) -> LayerWork:
+def recurrence(mixer: ConstantState, at: Setting) -> LayerWork:
     """A mixer with a constant state per sequence: Mamba, Mamba-2, Kimi delta, lightning attention, convolution.
 
     State: 2 (4 state + 2 convolution elements) / tp bytes per sequence, read and written. Kernels: convolution, gates, recurrence, norm.

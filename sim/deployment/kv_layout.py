@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from sim.specs.mixers import Mixer
+from sim.specs.mixers import ConstantState, Mixer
 from sim.specs.model import ModelSpec, index_bytes, kept_elements
 from sim.specs.precision import ACTIVATION_BYTES, STATE_BYTES, Precision
 
@@ -194,7 +194,7 @@ def layers_of(model: ModelSpec, precision: Precision, tp: int = 1, draft_tokens:
     found = []
     for group in model.groups:
         mixer = group.mixer
-        if mixer.kind in ("gdn", "recurrent"):
+        if isinstance(mixer, ConstantState):
             found.append(Layers("state", group.count, state_bytes(model, mixer, tp, draft_tokens)))
         elif mixer.kind == "compressed":  # its window beside its entries; these are no blocks of one size
             if mixer.ratio:
@@ -224,7 +224,7 @@ def token_bytes(mixer: Mixer, precision: Precision, tp: int = 1) -> float:
 
 def state_bytes(model: ModelSpec, mixer: Mixer, tp: int = 1, draft_tokens: int = 0) -> float:
     """Bytes of a layer's recurrent state of one sequence on one GPU: the state, and the rows that its convolution still reads."""
-    if mixer.kind not in ("gdn", "recurrent"):
+    if not isinstance(mixer, ConstantState):
         return 0.0
     width = ACTIVATION_BYTES if model.model_type.removesuffix("_text") in HALF_STATES else STATE_BYTES
     rows = mixer.conv_elements() + draft_tokens * mixer.row_elements()

@@ -64,7 +64,7 @@ def unread_architectures() -> list[str]:
 def parts(spec: ModelSpec) -> list[ModelPart]:
     """The parts of a model: its blocks, its stored precision, its KV cache and what of it is not priced."""
     keys = dict.fromkeys(key for group in spec.groups for key in (_mixer(group.mixer), _mlp(group.mlp)) if key)
-    found = [BLOCKS[key] for key in keys]
+    found = [BLOCKS.get(key, ModelPart(key, PRICED, "")) for key in keys]
     if spec.checkpoint:
         status, remark = PRECISIONS[spec.checkpoint.dtype]
         found.append(ModelPart(f"{spec.checkpoint.dtype} weights", status, "; ".join(filter(None, (remark, spec.checkpoint.said)))))

@@ -2,7 +2,7 @@
 
 Every mixer has `matrices(hidden)` (what is multiplied by, quantisable), `vectors(hidden)` (norms, biases, gates), their sum `params`,
 and `heads`, the unit that tensor parallelism splits. Those with a cache have `kv_elements_per_token` and `attention_flops_per_pair`;
-recurrent ones have `state_elements` (float32), `conv_elements` (16-bit), `row_elements` and `flops_per_token`.
+recurrent ones are of ConstantState.
 """
 
 from __future__ import annotations
@@ -250,8 +250,30 @@ class CompressedAttention:
         return 2.0 * self.index_heads * (self.index_dim + 1) / self.ratio if self.index_heads else 0.0
 
 
+class ConstantState:
+    """What a mixer has whose state per sequence is constant, whatever the context: others keep KV, or nothing."""
+
+    __slots__ = ()
+
+    def state_elements(self) -> int:
+        """Recurrent state of one sequence, kept in float32."""
+        raise NotImplementedError
+
+    def conv_elements(self) -> int:
+        """Convolution state of one sequence, kept in the activation dtype."""
+        raise NotImplementedError
+
+    def row_elements(self) -> int:
+        """Elements of a token that enter it."""
+        raise NotImplementedError
+
+    def flops_per_token(self) -> int:
+        """Flops of a token of one sequence."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, slots=True)
-class GatedDeltaNet:
+class GatedDeltaNet(ConstantState):
     """Linear attention with a gated delta rule: a constant state per sequence, whatever the context."""
 
     key_heads: int
@@ -300,7 +322,7 @@ class GatedDeltaNet:
 
 
 @dataclass(frozen=True, slots=True)
-class Recurrence:
+class Recurrence(ConstantState):
     """A mixer with a constant state per sequence, by its counts: Mamba, Mamba-2, Kimi delta or lightning attention, convolution.
 
     `name` says which; `projections` are its matrices; `row` elements of a token pass the convolution and enter the recurrence.

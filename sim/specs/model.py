@@ -10,7 +10,17 @@ from dataclasses import dataclass, field
 
 from sim.specs.blocks import Matrix, elements
 from sim.specs.checkpoint import Checkpoint
-from sim.specs.mixers import Attention, CompressedAttention, GatedDeltaNet, Indexer, LatentAttention, Mixer, NoMixer, Recurrence
+from sim.specs.mixers import (
+    Attention,
+    CompressedAttention,
+    ConstantState,
+    GatedDeltaNet,
+    Indexer,
+    LatentAttention,
+    Mixer,
+    NoMixer,
+    Recurrence,
+)
 from sim.specs.mlps import DenseMlp, Mlp, MoeMlp, NoMlp
 
 __all__ = [
@@ -156,7 +166,7 @@ class ModelSpec:
 
     @property
     def state_layers(self) -> int:
-        return sum(g.count for g in self.groups if g.mixer.kind in ("gdn", "recurrent"))
+        return sum(g.count for g in self.groups if isinstance(g.mixer, ConstantState))
 
     @property
     def kv_elements_per_token(self) -> int:
@@ -177,11 +187,11 @@ class ModelSpec:
     @property
     def state_elements(self) -> int:
         """Recurrent-state elements (float32) of one sequence."""
-        return sum(g.count * g.mixer.state_elements() for g in self.groups if g.mixer.kind in ("gdn", "recurrent"))
+        return sum(g.count * g.mixer.state_elements() for g in self.groups if isinstance(g.mixer, ConstantState))
 
     @property
     def conv_elements(self) -> int:
-        return sum(g.count * g.mixer.conv_elements() for g in self.groups if g.mixer.kind in ("gdn", "recurrent"))
+        return sum(g.count * g.mixer.conv_elements() for g in self.groups if isinstance(g.mixer, ConstantState))
 
 
 def reach_of(mixer: Mixer) -> int | None:
