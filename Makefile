@@ -16,6 +16,7 @@ help:
 	@echo 'make nightly          the checks that take hours, and a table of their results, docs/log/nightly.md'
 	@echo 'make loop             measure this CPU, calibrate, predict, measure again'
 	@echo 'make bench-sim        speed of the simulator; also bench-curve, -start, -plan, -sweep, -calibrate, -peers'
+	@echo 'make bench-accuracy   errors of simctl and of AISimulate, AIConfigurator and Dynamo on held-out served loads'
 	@echo 'make routing          the published routing study, simulated (144 runs, a minute on two cores)'
 	@echo 'make field            published served results beside the answers of today (a minute)'
 	@echo 'make ablate           is every term of the step time worth its place? (minutes; in a checkout)'
@@ -178,12 +179,19 @@ loop: $(VENV)/.engine-cpu
 clean:
 	rm -rf $(VENV) $(VLLM_VENV) $(NEXT_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-# Other tools on the same questions, in an environment of their own. Replaying asks for none of the second's requirements.
+# Other tools on the same questions, in an environment of their own. Of AISimulate 0.13.0 the index has no wheel, of its nightlies it has.
+# Replaying asks for none of ai-dynamo's other requirements.
 .venv-peers/.ready: Makefile
 	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/pip install --quiet --disable-pip-version-check aisimulate==0.13.0.dev202610270000000085
 	.venv-peers/bin/pip install --quiet --disable-pip-version-check aiconfigurator==0.12.0
-	.venv-peers/bin/pip install --quiet --disable-pip-version-check --no-deps ai-dynamo==1.4.2 ai-dynamo-runtime==1.4.2
+	.venv-peers/bin/pip install --quiet --disable-pip-version-check --no-deps ai-dynamo==1.6.1 ai-dynamo-runtime==1.6.1
 	touch $@
+
+# Errors on served loads that were held out, side by side; ten minutes.
+.PHONY: bench-accuracy
+bench-accuracy: compile .venv-peers/.ready
+	$(BIN)/python docs/bench_accuracy.py .venv-peers/bin
 
 .PHONY: bench-peers
 bench-peers: compile .venv-peers/.ready

@@ -1,9 +1,11 @@
 """CPU seconds and memory of simctl and of two other tools on the same questions, as whole processes in turn: `make bench-peers`.
 
+The least of three runs is shown: what others do on the machine only adds.
+
     python docs/bench_peers.py FOLDER [--only TEXT]     where the peers' programs are, `.venv-peers/bin`
 
-Llama 3.1 8B in bf16 under vLLM on H100s. `dynamo.replay` (ai-dynamo, Rust) replays the very arrivals and lengths that simctl does; its step
-times are the mocker's own. AIConfigurator computes one steady batch: the work differs.
+Llama 3.1 8B in bf16 on H100s, under vLLM where not said. `dynamo.replay` (ai-dynamo, Rust) replays the very arrivals and lengths that
+simctl does, without its log; its step times are the mocker's own. AIConfigurator computes one steady batch: the work differs.
 """
 
 from __future__ import annotations
@@ -14,7 +16,6 @@ import os
 import platform
 import random
 import re
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -24,24 +25,49 @@ from typing import NamedTuple
 RUNS = 3
 SIMCTL = [sys.executable, "-m", "simctl"]
 LENGTHS = ("--random-input-len", "1200", "--random-output-len", "200")
-SIMULATE = ("simulate", "--gpu", "H100", "--model", "Llama-3.1-8B", "--num-prompts", "400", "--max-concurrency", "16", *LENGTHS)
-PLAN = ("plan", "--gpu", "H100", "--model", "Llama-3.1-8B", "--num-prompts", "400", "--request-rate", "20", *LENGTHS, "--quick")
+OF_MODEL = ("--gpu", "H100", "--model", "Llama-3.1-8B")
+SIMULATE = ("simulate", *OF_MODEL, "--num-prompts", "400", "--max-concurrency", "16", *LENGTHS)
+PLAN = ("plan", *OF_MODEL, "--num-prompts", "400", "--request-rate", "20", *LENGTHS, "--quick")
 ANALYTIC = ("--model-path", "meta-llama/Meta-Llama-3.1-8B", "--system", "h100_sxm", "--backend", "vllm", "--isl", "1200", "--osl", "200")
 BLOCK, PREFIXES, PROMPT, OUTPUT = 256, 8, 512, 128  # tokens; of a loaded trace
-LOADS = {  # requests, requests a second, replicas, router of simctl and of the peer, prefixes shared
-    "10,000 at 2/s": (10_000, 2.0, 1, "round-robin", "round_robin", False),
-    "10,000 at 20/s": (10_000, 20.0, 1, "round-robin", "round_robin", False),
-    "100,000 at 20/s": (100_000, 20.0, 1, "round-robin", "round_robin", False),
-    "100,000 over 4 replicas, shared prefixes": (100_000, 80.0, 4, "round-robin", "round_robin", True),
-    "10,000 over 8 replicas, routed by prefix": (10_000, 160.0, 8, "prefix-affinity", "kv_router", True),
+TWO_AND_TWO = ("--fleet", str(Path(__file__).parents[1] / "scenarios" / "fleets" / "two_prefill_two_decode.yaml"))
+
+
+class Load(NamedTuple):
+    """A load of both: requests, requests a second, whether prefixes are shared, simctl's options, and how the peer's replay is called."""
+
+    requests: int
+    rate_per_s: float
+    shared: bool
+    options: tuple[str, ...]
+    replay: dict[str, object]
+
+
+ONE, OF_VLLM = ("--replicas", "1"), {"backend": "vllm", "num_gpu_blocks": 26_999, "block_size": 16, "max_num_batched_tokens": 8192}
+OF_SGLANG = {"backend": "sglang", "num_gpu_blocks": 431_984, "block_size": 1}
+LOADS = {
+    "10,000 at 2/s": Load(10_000, 2.0, False, ONE, {"engine": OF_VLLM}),
+    "10,000 at 20/s": Load(10_000, 20.0, False, ONE, {"engine": OF_VLLM}),
+    "100,000 at 20/s": Load(100_000, 20.0, False, ONE, {"engine": OF_VLLM}),
+    "100,000 over 4 replicas, shared prefixes": Load(100_000, 80.0, True, ("--replicas", "4"), {"engine": OF_VLLM, "replicas": 4}),
+    "10,000 over 8 replicas, routed by prefix": Load(
+        10_000, 160.0, True, ("--replicas", "8", "--router", "prefix-affinity"), {"engine": OF_VLLM, "replicas": 8, "router": "kv_router"}
+    ),
+    "10,000 at 20/s, SGLang": Load(10_000, 20.0, False, (*ONE, "--engine", "sglang"), {"engine": OF_SGLANG}),
+    "10,000 over 2 prefill and 2 decode replicas": Load(10_000, 20.0, False, TWO_AND_TWO, {"engine": OF_VLLM, "prefill": 2, "decode": 2}),
 }
 REPLAY = """
 import json, sys
-from dynamo.mocker import MockEngineArgs
 from dynamo.replay import run_trace_replay
-trace, replicas, router, block = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
-engine = MockEngineArgs(num_gpu_blocks=26_999, block_size=16, max_num_seqs=1024, max_num_batched_tokens=8192)
-found = run_trace_replay([trace], extra_engine_args=engine, num_workers=replicas, router_mode=router, trace_block_size=block)
+trace, block, how = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
+def engine(worker):
+    return {"engine": {**how["engine"], "worker_type": worker, "max_num_seqs": 1024}}
+if "prefill" in how:
+    workers = {"prefill_engine_args": engine("prefill"), "decode_engine_args": engine("decode")}
+    workers |= {"num_prefill_workers": how["prefill"], "num_decode_workers": how["decode"]}
+else:
+    workers = {"extra_engine_args": engine("aggregated"), "num_workers": how.get("replicas", 1)}
+found = run_trace_replay([trace], router_mode=how.get("router", "round_robin"), trace_block_size=block, **workers).summary
 print(json.dumps({name: found[name] for name in ("mean_ttft_ms", "mean_tpot_ms", "p99_itl_ms")}))
 """
 FIGURES = {
@@ -49,6 +75,9 @@ FIGURES = {
     "TPOT": r'(?:Mean TPOT \(ms\): +|"mean_tpot_ms": |TPOT: {4,})([\d.]+)',
     "p99 ITL": r'(?:P99 ITL \(ms\): +|"p99_itl_ms": )([\d.]+)',
 }
+
+
+QUIET = os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "", "DYN_LOG": "error"}
 
 
 class Took(NamedTuple):
@@ -62,7 +91,7 @@ class Took(NamedTuple):
 def took(command: list[str]) -> Took:
     """Run it. Exits with its last words where it fails."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        process = subprocess.Popen(command, env=os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": ""}, stdout=out, stderr=err)
+        process = subprocess.Popen(command, env=QUIET, stdout=out, stderr=err)
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         out.seek(0), err.seek(0)
@@ -80,7 +109,7 @@ def compare(question: str, commands: dict[str, list[str]], times: int = RUNS) ->
     print(f"{question}:")
     base = 0.0
     for name, found in runs.items():
-        cpu_s = statistics.median(each.cpu_s for each in found)
+        cpu_s = min(each.cpu_s for each in found)
         base = base or cpu_s
         said = [f"{name} {float(match[1]):.4g} ms" for name, figure in FIGURES.items() if (match := re.search(figure, found[0].text))]
         most = max(each.megabytes for each in found)
@@ -105,7 +134,7 @@ def main() -> None:
     parser.add_argument("--only", default="", metavar="TEXT")
     arguments = parser.parse_args()
     cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text()) if Path("/proc/cpuinfo").exists() else None
-    print(f"{os.cpu_count()} cores, {cpu[1] if cpu else platform.processor()}; median of {RUNS} runs, one of 100,000 requests")
+    print(f"{os.cpu_count()} cores, {cpu[1] if cpu else platform.processor()}; the least of {RUNS} runs, one of 100,000 requests")
     analytic = [str(arguments.peers / "aiconfigurator"), "cli"]
     questions = {
         "16 clients": {
@@ -118,26 +147,15 @@ def main() -> None:
         },
     }
     with tempfile.TemporaryDirectory() as folder:
-        for number, (load, (requests, rate, replicas, router, peer_router, shared)) in enumerate(LOADS.items()):
-            if arguments.only not in load:
+        for number, (name, load) in enumerate(LOADS.items()):
+            if arguments.only not in name:
                 continue
-            trace, times = Path(folder) / f"{number}.jsonl", RUNS if requests <= 10_000 else 1
-            write_trace(trace, requests, rate, shared)
-            ours = [*SIMCTL, "simulate", "--gpu", "H100", "--model", "Llama-3.1-8B", "--trace", str(trace), "--trace-format", "mooncake"]
-            ours += [
-                "--workload-option",
-                f"prefix-block={BLOCK}",
-                "--workload-option",
-                "time-unit=ms",
-                "--replicas",
-                str(replicas),
-                "--router",
-                router,
-                "--draws",
-                "0",
-            ]
-            peer = [str(arguments.peers / "python"), "-c", REPLAY, str(trace), str(replicas), peer_router, str(BLOCK)]
-            compare(load, {"dynamo.replay": peer, "simctl, with ITL": ours, "simctl, without": [*ours, "--no-iterations"]}, times)
+            trace, times = Path(folder) / f"{number}.jsonl", RUNS if load.requests <= 10_000 else 1
+            write_trace(trace, load.requests, load.rate_per_s, load.shared)
+            ours = [*SIMCTL, "simulate", *OF_MODEL, *load.options, "--draws", "0", "--trace", str(trace), "--trace-format", "mooncake"]
+            ours += ["--workload-option", f"prefix-block={BLOCK}", "--workload-option", "time-unit=ms"]
+            peer = [str(arguments.peers / "python"), "-c", REPLAY, str(trace), str(BLOCK), json.dumps(load.replay)]
+            compare(name, {"dynamo.replay": peer, "simctl, with ITL": ours, "simctl, without": [*ours, "--no-iterations"]}, times)
         for question, commands in questions.items():
             if arguments.only in question:
                 compare(question, commands)
