@@ -107,7 +107,7 @@ def test_a_part_keeps_the_ratio_of_its_pools():
 
 
 def test_sessions_that_think_are_counted_once_as_many_are_under_way_as_for_good():
-    """Sessions go on for minutes: a thousand requests come and go while they still gather, and ask for a third of what is asked for good."""
+    """Sessions go on for minutes: a thousand requests come and go while they still gather, at a third of the load that lasts."""
     load = Lasts(study(0.5, turns=8, think_time_s=60.0, input_len=100, output_len=50))
     found = load.trial(0, ttft(1000))
     assert found.tokens_per_s == pytest.approx(0.5 * 8 * 50, rel=0.06)
