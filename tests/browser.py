@@ -124,6 +124,6 @@ def browser(profile: Path) -> Iterator[Browser]:
         yield Browser(ours_to_write, ours_to_read)
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(60)
         os.close(ours_to_write)
         os.close(ours_to_read)

@@ -43,7 +43,7 @@ class VllmServer:
         """End it and the engine process that it started, at once."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(30)
+        self.process.wait(60)
 
 
 def interpreter() -> str:

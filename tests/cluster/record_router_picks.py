@@ -120,17 +120,17 @@ class Fleet:
                 if kind == "send":
                     self.leaves[number].set()
                 threading.Thread(target=self.ask, args=(number, prompt), daemon=True).start()
-                assert self.came[number].wait(30), f"request {number} came to no server"
+                assert self.came[number].wait(60), f"request {number} came to no server"
             if kind == "release":
                 self.leaves[number].set()
             if kind != "hold":
-                assert self.over[number].wait(30)
+                assert self.over[number].wait(60)
                 time.sleep(SETTLED_S)
         return [self.got[number] for kind, number, _ in events if kind != "release"]
 
     def close(self):
         self.process.kill()  # it would wait for what it holds
-        self.process.wait(30)
+        self.process.wait(60)
         for server in self.servers:
             server.shutdown()
 

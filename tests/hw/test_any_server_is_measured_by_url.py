@@ -71,7 +71,7 @@ def in_thread(server: ToyServer, tls: ssl.SSLContext | None = None) -> Iterator[
 
     thread = threading.Thread(target=whole)
     thread.start()
-    up.wait(10)
+    up.wait(60)
     try:
         yield urls[0]
     finally:

@@ -55,7 +55,7 @@ def serving(*answers: Answer) -> Iterator[tuple[list[str], list[dict[str, Any]]]
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
     thread.start()
-    up.wait(10)
+    up.wait(60)
     try:
         yield urls, seen
     finally:

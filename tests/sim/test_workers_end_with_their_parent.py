@@ -50,7 +50,7 @@ def test_a_killed_parent_leaves_no_worker(program, sent, tmp_path):
     # the workers hold the other end of their parent's output: that ends when all have
     assert parent.stdout.read() == ""
     parent.stdout.close()
-    parent.wait(10)
+    parent.wait(60)
     assert not _runs(worker)
 
 
