@@ -1,7 +1,7 @@
 """`--growth` says what each month needs, and reserves a unit where its used hours cost more on demand."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -41,6 +41,15 @@ def test_months_beyond_the_limits_say_so():
     assert [month.count for month in year.months][-3:] == [None] * 3
     assert "end before the growth" in year.text()
     json.loads(json.dumps(asdict(year), allow_nan=False))
+
+
+def test_the_sentence_gives_each_bill_its_own_figure():
+    year = replace(
+        year_of(2.0, [1.0], UNIT, 1, 64, _held(1.0), {"H100": 1.0}), on_demand_usd=30e3, reserved_usd=20e3, mixed_usd=15e3, kept=1
+    )
+    said = "A year of it on demand costs 30,000 USD, the last month's count reserved all year 20,000, "
+    said += "1 reserved and the rest on demand 15,000."
+    assert year.text() == said
 
 
 def test_a_plan_of_a_year(tmp_path):

@@ -11,6 +11,7 @@ from sim import Plan, Workload, deployments
 from sim.planning.compare import compared, least_certain, most_that_fail
 from sim.planning.race import RANKED, CandidateState, Race
 from sim.results.chance import chance_of
+from sim.specs.gpus import get_gpu
 from simctl.plots.compare_plot import plot_compared
 from simctl.text.compare_text import compare_lines, conclusion
 from tests.cli import run
@@ -52,7 +53,8 @@ def test_every_card_is_searched_and_the_cheapest_is_named(found):
     bought = {name: cards[name] for name in ("L40S", "H100")}
     assert all(card["certain"] and card["trials"] >= 60 for card in bought.values())
     assert found.cheapest.gpu == min(bought, key=lambda name: bought[name]["usd_per_hour"])
-    for card in bought.values():
+    for name, card in bought.items():
+        assert card["power_limit_kw"] == pytest.approx(1e-3 * card["gpus"] * get_gpu(name).power_w)
         assert card["usd_per_hour"] == pytest.approx(card["gpus"] * card["usd_per_gpu_hour"])
         speeds = [speed for speed, _ in card["curve"]]
         assert speeds == sorted(speeds, reverse=True)
