@@ -5,7 +5,7 @@ A block fenced as `console` starts with `$ simctl ...` or `$ python -m MODULE ..
 
     python docs/refresh.py [--slow] [--check] [PAGE.md ...]     rewrite the blocks, or exit 1 when one is stale
     python docs/refresh.py --data [NAME.txt ...]                rewrite the long outputs, docs/data/*.txt (minutes)
-    python docs/refresh.py --pictures                           draw the pictures that commands draw, docs/img/*.png
+    python docs/refresh.py --pictures                           draw the pictures that commands draw, docs/img/*.svg
     python docs/refresh.py --notebooks [FILE.ipynb ...]         run the notebooks and keep their outputs (minutes)
 """
 
@@ -41,13 +41,13 @@ RUNS = {
     "out/agents": "simctl simulate --gpu H100 --model Qwen3-Coder-30B-A3B --kv-dtype fp8 --max-model-len auto --replicas 2 --router unified"
     " --agent-sessions 24 --request-rate 1.2 --draws 0 --out out/agents",
 }
-# Pictures by file, less the `--plot FILE` of each. Others are drawn by docs/replication.py and docs/kernels_page.py.
+# Pictures by file, less the `--plot FILE` of each. Others are drawn by studies.replication and docs/kernels_page.py.
 PICTURES = {
-    "a10_what_if.png": "simctl what-if --ctx 1M --gpu A10 --k 32",
-    "h100_regime_map.png": "simctl what-if --ctx 1M --gpu H100 --map hbm",
-    "h100_bursts.png": "simctl simulate --gpu H100 --model Llama-3.1-8B --num-prompts 3000 --request-rate 12 --burstiness 0.02"
+    "a10_what_if.svg": "simctl what-if --ctx 1M --gpu A10 --k 32",
+    "h100_regime_map.svg": "simctl what-if --ctx 1M --gpu H100 --map hbm",
+    "h100_bursts.svg": "simctl simulate --gpu H100 --model Llama-3.1-8B --num-prompts 3000 --request-rate 12 --burstiness 0.02"
     " --random-input-len 1500 --random-output-len 200 --random-length-cv 1 --random-prefix-len 512 --draws 0",
-    "explain_agents.png": "simctl explain out/agents 32",
+    "explain_agents.svg": "simctl explain out/agents 32",
 }
 
 

@@ -36,11 +36,10 @@ OF_GRIDS = (
 @click.argument("more", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--engine", help="Only grids of this engine, or `kernels`: decode steps of this project's own.  [default: any]")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the posterior here (InferenceData netCDF).")
-@click.option("--plot", type=click.Path(path_type=Path), help="Draw priors beside posteriors to a PNG or SVG file.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 @fit_option(*OF_GRIDS)
 def command(
-    hw: str, given: tuple[Path, ...], engine: str | None, out: Path | None, plot: Path | None, as_json: bool, thin: int | None,
+    hw: str, given: tuple[Path, ...], engine: str | None, out: Path | None, as_json: bool, thin: int | None,
     from_datasheet: bool, allow_unconverged: bool, more: tuple[Path, ...], **options: Any,
 ) -> None:  # fmt: skip
     """Learn the rates of the one formula for a GPU, and say how far to trust them.
@@ -60,7 +59,6 @@ def command(
       simctl calibrate --hw h100 --from GRID.nc --out posterior.nc
       simctl calibrate --hw a10 --from decode.nc floor.nc host.nc --out a10.nc
     """
-    target = writable(plot)
     writable(out)
     if more and not given:
         raise UsageError(f"unexpected {more[0]}: files to learn from follow --from")
@@ -91,10 +89,6 @@ def command(
         click.echo(json.dumps(as_dict(result, describe(grids), start), indent=1))
     else:
         show(result, grids, describe(grids), start)
-    if target is not None:
-        from simctl.plots.rate_plot import plot_rates
-
-        plot_rates([r for r in result.rates if r.learnt], describe(grids), target)
     if not allow_unconverged:
         result.diagnostics.require()
     if out is not None:

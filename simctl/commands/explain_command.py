@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from sim.errors import UsageError
-from sim.files import writable
 
 
 @click.command("explain")
@@ -38,11 +37,12 @@ def command(run: Path, request_id: str | None, slowest: int | None, by: str | No
     from sim.netcdf import undamaged
     from sim.results import explain
     from sim.results.run_files import read_run
+    from simctl.report.picture_files import plot_target
     from simctl.text.explain_text import one_request, several
 
     if (request_id is None) == (slowest is None):
         raise UsageError("which request? give its REQUEST_ID, or --slowest N")
-    target = writable(plot)
+    target = plot_target(plot)
     record, attrs = read_run(run)
     with undamaged(run):
         server = explain.api_server_of(attrs)
@@ -59,7 +59,7 @@ def command(run: Path, request_id: str | None, slowest: int | None, by: str | No
             text = "\n".join(one_request(found[0], attrs, by) if request_id is not None else several(found, by or "ttft"))
     click.echo(text)
     if target is not None:
-        from simctl.plots.explain_plot import plot_request
+        from simctl.report import of_request, picture_files
 
-        plot_request(record, found[0].request_id, target)
+        picture_files.plot([of_request.picture(record, found[0].request_id)], target)
         click.echo(f"wrote {target}", err=True)

@@ -120,19 +120,21 @@ def _compare(options: Mapping[str, Any]) -> None:
     """Print cards side by side."""
     from sim.planning.compare import compared
     from simctl.from_options.questions import plan_of
+    from simctl.report.picture_files import plot_target
     from simctl.text.compare_text import print_compared
     from simctl.text.plan_progress import PlanProgress
 
     if stray := next((name for name in NOT_COMPARED if options[name]), None):
         raise UsageError(f"--{stray} is of the cheapest deployment alone: leave out --compare")
-    plot, watch = writable(options["plot"]), PlanProgress(options["progress"])
+    plot, watch = plot_target(options["plot"]), PlanProgress(options["progress"])
     found = compared(plan_of(options), watch.of)
     watch.end()
     print_compared(found, options["as_json"])
     if plot:
-        from simctl.plots.compare_plot import plot_compared
+        from simctl.report import of_compare, picture_files
+        from simctl.text.compare_text import conclusion
 
-        plot_compared(found.to_dict(), plot)
+        picture_files.plot(of_compare.part_of(found.to_dict() | {"conclusion": conclusion(found)}).pictures, plot)
         click.echo(f"wrote {plot}", err=True)
     if found.ended == "stopped":
         raise click.exceptions.Exit(INTERRUPTED)

@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from sim.errors import UsageError
-from sim.files import writable
 from simctl.text.layout import fill
 from simctl.text.progress import progress
 
@@ -30,10 +29,12 @@ def _schema(context: click.Context, _: click.Parameter, wanted: bool) -> None:
 @click.option("--allow-code", is_flag=True, help="Let the scenario name a scheduler class of its own (engine: a.b.C), which runs code.")
 @click.option("--dry-run", is_flag=True, help="Print the commands the scenario stands for, and stop.")
 @click.option("--json", "as_json", is_flag=True, help="Print every run's whole answer as JSON on stdout.")
-@click.option("--plot", metavar="FILE", help="Also draw the reported figures over what is swept, with intervals (PNG, SVG or PDF).")
+@click.option(
+    "--plot", "plot_file", metavar="FILE", help="Also draw the reported figures over what is swept, with intervals (PNG, SVG or PDF)."
+)
 @click.option("--schema", is_flag=True, is_eager=True, expose_value=False, callback=_schema, help="Print the files' JSON Schema.")
 def command(
-    file: Path, overrides: tuple[str, ...], out: Path | None, allow_code: bool, dry_run: bool, as_json: bool, plot: str | None
+    file: Path, overrides: tuple[str, ...], out: Path | None, allow_code: bool, dry_run: bool, as_json: bool, plot_file: str | None
 ) -> None:
     """Answer the question of a scenario file.
 
@@ -46,12 +47,13 @@ def command(
     Example:
       simctl run batch_cap_on_an_a10 --set seed=1
     """
+    from simctl.report.picture_files import plot, plot_target
     from simctl.scenario_files.scenario import load_scenario
 
     pairs = {name: value for name, _, value in (item.partition("=") for item in overrides)}
     if "" in pairs.values():
         raise UsageError("--set needs OPTION=VALUE")
-    target_plot = writable(plot)
+    target = plot_target(plot_file)
     scenario = load_scenario(file, pairs, allow_code)
     if dry_run:
         for cell in scenario.cells:
@@ -85,11 +87,11 @@ def command(
         said.append(text)
     for line in said:
         click.echo(fill(line, later="   "))
-    if target_plot is not None:
-        from simctl.plots.sweep_plot import plot_sweep
+    if target is not None:
+        from simctl.report.of_cells import pictures
 
-        plot_sweep(labels, answers, scenario.report, scenario.question, target_plot)
-        click.echo(f"wrote {target_plot}", err=True)
+        plot(list(pictures(labels, answers, scenario.report)), target)
+        click.echo(f"wrote {target}", err=True)
 
 
 def _print(name: str, given: Mapping[str, Any]) -> None:

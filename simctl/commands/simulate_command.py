@@ -34,9 +34,10 @@ def command(**options: Any) -> None:
     from sim.results.run_files import RUN_FILE, SUMMARY_FILE, summary_json, write_run
     from simctl.from_options.answers import simulated, summary_of
     from simctl.from_options.questions import simulate_of
+    from simctl.report.picture_files import plot_target
 
     out: Path | None = options["out"]
-    chrome, plot = writable(options["chrome_trace"]), writable(options["plot"])
+    chrome, plot = writable(options["chrome_trace"]), plot_target(options["plot"])
     staged = replaced_directory(out, (RUN_FILE, SUMMARY_FILE)) if out is not None else nullcontext(None)
     with staged as directory:
         question = simulate_of(options)
@@ -49,10 +50,9 @@ def command(**options: Any) -> None:
 
             write_chrome_trace(chrome, run.record)
         if plot is not None:
-            from simctl.plots.answer_plots import plot_run
+            from simctl.report import of_run, picture_files
 
-            d = run.study.deployment
-            plot_run(run.record, run.config.num_gpu_blocks - 1, f"{d.model.name} on {d.gpu.name}", plot)
+            picture_files.plot(list(of_run.over_time(run.record, run.config.num_gpu_blocks)), plot)
     if options["as_json"]:
         click.echo(summary_json(summary))
         return

@@ -57,7 +57,7 @@ LEARNT_FROM = (
     is_flag=True,
     help="Instead: how far off packaged runs are where a host, model, dtype or version is left out.",
 )
-@click.option("--plot", metavar="FILE", help="Also draw how intervals hold to a PNG or SVG file.")
+@click.option("--plot", metavar="FILE", help="Also draw how intervals hold (PNG, SVG or PDF).")
 @click.option("--json", "as_json", is_flag=True, help="Print every score as JSON on stdout.")
 def command(
     run_name: str | None, grids: tuple[Path, ...], plot: str | None, save_overhead: str | None, as_json: bool, **options: Any,
@@ -83,6 +83,7 @@ def command(
     """
     from calibrate.served.scores import require_in_bounds
     from simctl.from_options.served_runs import chosen_runs, left_out_of_all, validate_all
+    from simctl.report.picture_files import plot_target
     from simctl.text.validate_text import show_left_out, show_reports
 
     if options["list_runs"]:
@@ -97,17 +98,12 @@ def command(
             raise UsageError("--grid learns nothing: it takes --posterior, --gpu and --json")
         predict_grids(options["gpu"], grids, options["posterior"], 0, as_json)
         return
-    target, saved, paths = writable(plot), writable(save_overhead), chosen_runs(run_name)
+    target, saved, paths = plot_target(plot), writable(save_overhead), chosen_runs(run_name)
     if options["without"]:
-        if run_name or saved or options["posterior"]:
-            raise UsageError("--left-out takes all packaged runs and rates: leave out --run, --posterior and --save-overhead")
+        if run_name or saved or target or options["posterior"]:
+            raise UsageError("--left-out takes all packaged runs and rates: leave out --run, --posterior, --save-overhead and --plot")
         with progress("leaving out") as report:
             found = left_out_of_all(paths, options["draws"], report)
-        if target:
-            from simctl.plots.answer_plots import plot_places
-
-            parts = dict.fromkeys(each.part for each in found)
-            plot_places({p: {m: [e.places[m] for e in found if e.part == p] for m in ("ttft_s", "e2el_s")} for p in parts}, target)
         show_left_out(found, as_json)
         return
     with progress(f"replaying {paths[0].stem}" if len(paths) == 1 else "replaying runs") as report:
@@ -119,8 +115,10 @@ def command(
         write_text(saved, write_overheads(hosts))
         click.echo(f"wrote {saved}", err=True)
     if target:
-        from simctl.plots.answer_plots import plot_reliability
+        from simctl.report import of_validation, picture_files
+        from simctl.text.validate_text import as_dict
 
-        plot_reliability({r.run.name: (r.pairs, r.served.overhead.noise, r.served.overhead.run_noise) for r in reports}, target)
+        reliability = next(p for p in of_validation.part_of([as_dict(r) for r in reports], "runs").pictures if p.name == "reliability")
+        picture_files.plot([reliability], target)
     show_reports(reports, as_json)
     require_in_bounds([score for report in reports for score in report.scores])

@@ -36,7 +36,11 @@ def command(**options: Any) -> None:
       simctl what-if --ctx 128K --gpu H100 --batch 1,8,32 --k 8,32
       simctl what-if --ctx 1M --gpu H100 --map hbm --plot map.png
     """
-    plot, out = writable(options["plot"]), writable(options["out"])
+    plot, out = None, writable(options["out"])
+    if options["plot"]:
+        from simctl.report.picture_files import plot_target
+
+        plot = plot_target(options["plot"])
     question: Any = what_if_of(options)
     served = None if of_sparse(options) else question.serving()
     if served is not None and not (out or plot or options["as_json"] or options["explain"]):
@@ -51,12 +55,10 @@ def command(**options: Any) -> None:
 
         write_netcdf(out, result.to_xarray(**(_map_attributes(result, options) if of_map else _attributes(result))))
     if plot:
-        from simctl.plots.answer_plots import plot_regime, plot_what_if
+        from simctl.report import of_regime, of_what_if, picture_files
 
-        if of_map:
-            plot_regime(result, result.title, plot)
-        else:
-            plot_what_if(result.question, result.rates, plot)
+        drawn = of_regime.part_of(result.to_dict()).pictures if of_map else [of_what_if.picture(result.question, result.rates)]
+        picture_files.plot(drawn, plot)
     if options["as_json"]:
         click.echo(json.dumps(result.to_dict() | ({"serving": served.to_dict()} if served else {}), indent=1))
     elif of_map:

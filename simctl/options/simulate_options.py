@@ -169,7 +169,9 @@ simulate_options = grouped(
     ),
     click.option("--explain", is_flag=True, help="Print all figures, and what they rest on."),
     click.option("--chrome-trace", type=click.Path(), metavar="FILE", help="Write iterations and requests as a Chrome trace (Perfetto)."),
-    click.option("--plot", type=click.Path(), metavar="FILE", help="Draw queue, KV use, TTFT and step time over time (PNG, SVG or PDF)."),
+    click.option(
+        "--plot", type=click.Path(), metavar="FILE", help="Draw batch, queue, KV use, TTFT and output over time (PNG, SVG or PDF)."
+    ),
     click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON instead of the table."),
 )
 

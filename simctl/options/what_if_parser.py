@@ -40,7 +40,7 @@ OUTPUT_TOKENS = 128  # that of sim.closed_form.serving, which takes long to impo
 @click.option("--draws", type=click.IntRange(20, 100_000), help="Draws behind the 5-95 % intervals. [default: 1000; of a map 500]")
 @click.option("--explain", is_flag=True, help="Print all selections, and what the answer rests on.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole answer as JSON on stdout.")
-@click.option("--plot", metavar="FILE", help="Also draw tok/s over context, with intervals, to a PNG or SVG file.")
+@click.option("--plot", metavar="FILE", help="Also draw tok/s over context, with intervals (PNG, SVG or PDF).")
 @click.option("--out", metavar="FILE", help="Also write the step times of every option at every draw (netCDF).")
 def PARSER() -> None:
     """Reads the options; answers nothing."""

@@ -23,6 +23,7 @@ COLOURS = [f"var(--c{i})" for i in range(1, 9)]
 DASHES = [[1, 0], [6, 3], [2, 2], [8, 2, 2, 2], [12, 3]]
 INK, MUTED, LINE, FIRST = "var(--ink)", "var(--muted)", "var(--line)", "var(--c1)"
 HEIGHT, FILE_WIDTH = 240, 640
+NEAR = "near"  # what a mouse is near to: a layer that shows it is drawn on pages alone
 Row = dict[str, Any]
 Rows = Sequence[Mapping[str, Any]]
 Spec = dict[str, Any]
@@ -116,7 +117,7 @@ def _lanes(by: str = "name", title: str | None = None) -> Spec:
 
 
 def lines(rows: Rows, x: Spec, y: Spec, names: Sequence[str], *, across: bool = False, zoom: bool = False, step: bool = False) -> Spec:
-    """A line for every series, the first with its band where rows have low and high: of y, or `across` of x. `zoom`: a mouse moves x."""
+    """A line for every series, with its band where rows have low and high: of y, or `across` of x. `zoom`: a mouse moves x."""
     split = series_of(names)
     way = "x" if across else "y"
     edges = {way: (x if across else y) | {"field": "low"}, f"{way}2": {"field": "high"}}
@@ -128,9 +129,9 @@ def lines(rows: Rows, x: Spec, y: Spec, names: Sequence[str], *, across: bool = 
     nearest = {"type": "point", "nearest": True, "on": "pointerover", "clear": "pointerout"}
     points: Spec = {
         "mark": {"type": "point", "fill": INK, "strokeOpacity": 0, "size": 60, "clip": True},
-        "params": [{"name": "near", "select": nearest}],
+        "params": [{"name": NEAR, "select": nearest}],
         "encoding": {"x": x | {"field": "x"}, "y": y | {"field": "y"}, "tooltip": tooltip,
-                     "opacity": {"condition": {"param": "near", "empty": False, "value": 1}, "value": 0}},
+                     "opacity": {"condition": {"param": NEAR, "empty": False, "value": 1}, "value": 0}},
     }  # fmt: skip
     drawn: Spec = {
         "mark": mark,
@@ -141,8 +142,8 @@ def lines(rows: Rows, x: Spec, y: Spec, names: Sequence[str], *, across: bool = 
         select = {"type": "interval", "encodings": ["x"], "zoom": "wheel![event.shiftKey]",
                   "translate": "[mousedown, window:mouseup] > window:mousemove!"}  # fmt: skip
         drawn["params"] = [{"name": "zoom", "bind": "scales", "select": select}]
-    band: Spec = {"transform": [{"filter": "isValid(datum.low)"}], "mark": {"type": "area", "fill": FIRST, "opacity": 0.22, "clip": True},
-                  "encoding": {**edges, **other}}  # fmt: skip
+    band: Spec = {"transform": [{"filter": "isValid(datum.low)"}], "mark": {"type": "area", "opacity": 0.22, "clip": True},
+                  "encoding": {**edges, **other, "fill": split["color"] | {"legend": None}}}  # fmt: skip
     if across:
         band["mark"]["orient"] = "horizontal"
     return whole([*([band] if any("low" in row for row in rows) else []), drawn, points], _in_order(rows))
@@ -255,7 +256,7 @@ def table_of_cells(rows: Rows, x_title: str, y_title: str, tooltip: Sequence[tup
 
 
 def in_light(spec: Mapping[str, Any], title: str, subtitle: str) -> Spec:
-    """The picture for a file: light colours, a fixed width, and its question and reading above it."""
+    """The picture for a file: light colours, a fixed width, its question and reading above it, and nothing that answers to a mouse."""
     import textwrap
 
     text = json.dumps(spec)
@@ -265,4 +266,7 @@ def in_light(spec: Mapping[str, Any], title: str, subtitle: str) -> Spec:
             "color": LIGHT["--ink"], "subtitleColor": LIGHT["--muted"]}  # fmt: skip
     drawn: Spec = json.loads(text)
     drawn["config"]["background"] = LIGHT["--page"]
+    drawn["config"]["legend"]["labelLimit"] = FILE_WIDTH / 2
+    hovered = [layer for layer in drawn["layer"] if any(each["name"] == NEAR for each in layer.get("params", ()))]
+    drawn["layer"] = [{k: v for k, v in layer.items() if k != "params"} for layer in drawn["layer"] if layer not in hovered]
     return drawn | {"width": FILE_WIDTH, "title": head, "padding": 12}

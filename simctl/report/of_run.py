@@ -53,7 +53,7 @@ def part_of(record: RunRecord, dataset: Any) -> ReportPart:
     notes, texts = [], [("All figures", benchmark_table(summary, intervals, rates or None, int(attrs.get("num_gpu_blocks", 0)) - 1))]
     pictures = list(_latencies(record, dataset))
     if len(record.iterations["start_s"]):
-        pictures += [*_over_time(record, attrs), *_cost(record), *_batching(record)]
+        pictures += [*over_time(record, int(attrs.get("num_gpu_blocks", 0))), *_cost(record), *_batching(record)]
         slow, said = _slowest(record, attrs)
         pictures += slow
         texts += said
@@ -170,7 +170,7 @@ def _peak(series: Series, values: Any) -> tuple[float, float]:
     return float(values[at]), float(series.start_s[at])
 
 
-def _over_time(record: RunRecord, attrs: Mapping[str, Any]) -> Iterator[Picture]:
+def over_time(record: RunRecord, num_gpu_blocks: int) -> Iterator[Picture]:
     """Batch and queue, KV, TTFT, output, and the replicas of a fleet."""
     series = run_series(record, BINS)
     time = charts.axis("simulated time (s)", nice=False)
@@ -187,7 +187,7 @@ def _over_time(record: RunRecord, attrs: Mapping[str, Any]) -> Iterator[Picture]
     peak, _ = _peak(series, series.running)
     yield drawn("batch_and_queue", "Does a queue build up?", f"Up to {number(peak)} requests run at a time on a replica, and {queue}.",
                 "requests per replica, mean of the bin", {"running": series.running, "waiting": series.waiting})  # fmt: skip
-    if (blocks := int(attrs.get("num_gpu_blocks", 0)) - 1) > 0:
+    if (blocks := num_gpu_blocks - 1) > 0:
         share, hits = 100 * series.kv_blocks_used / blocks, 100 * series.hit_rate
         preempted = int(series.preemptions.sum())
         reading = f"At most {number(_peak(series, share)[0], '%')} of the KV blocks are held, and {preempted:,} requests are preempted."

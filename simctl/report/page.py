@@ -115,7 +115,7 @@ def vega() -> Any:
     try:
         import vl_convert
     except ImportError:
-        raise UsageError(f"simctl report needs vl-convert-python: {install_hint('report')}") from None
+        raise UsageError(f"pictures need vl-convert-python: {install_hint('report')}") from None
     return vl_convert
 
 

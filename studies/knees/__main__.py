@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sim.errors import UsageError
-from sim.files import plain, writable
+from sim.files import plain
 from simctl.options.option_types import FRACTION
 from studies.program import program
 
@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 @click.argument("data", nargs=-1, required=True)
 @click.option("--tau", default=0.65, show_default=True, type=FRACTION, help="Efficiency threshold that defines the knee.")
 @click.option("--resamples", default=10_000, show_default=True, type=click.IntRange(100), help="Bootstrap resamples.")
-@click.option("--plot", metavar="FILE", help="Also draw the efficiency curves and their knees to a PNG or SVG file.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables, every curve in it.")
-def command(data: tuple[str, ...], tau: float, resamples: int, plot: str | None, as_json: bool) -> None:
+def command(data: tuple[str, ...], tau: float, resamples: int, as_json: bool) -> None:
     """Analyse efficiency curves: knees, and what predicts them.
 
     Efficiency is t(1)/t(B) per request; the knee is the first batch whose efficiency is below tau. A curve that never falls below
@@ -41,13 +40,11 @@ def command(data: tuple[str, ...], tau: float, resamples: int, plot: str | None,
     \b
     Examples:
       python -m studies.knees h100/engine-grid_qwen2.5-7b.nc h100/served_qwen2.5-7b.nc
-      python -m studies.knees my_curves.csv --tau 0.7 --plot curves.png
+      python -m studies.knees my_curves.csv --tau 0.7
     """
-    from studies.knees import tables
-
-    target = writable(plot)
     import numpy as np
 
+    from studies.knees import tables
     from studies.knees.served_knees import against_static
     from studies.knees.study import study
 
@@ -58,11 +55,6 @@ def command(data: tuple[str, ...], tau: float, resamples: int, plot: str | None,
     rungs = against_static(served, static, tau)
     if rungs:
         result["served"] = [dataclasses.asdict(r) for r in rungs]
-    if target:
-        from studies.knees.plot import plot_curves
-
-        plot_curves(static, served, tau, target)
-        click.echo(f"wrote {target}", err=True)
     if as_json:
         click.echo(json.dumps(plain(result), indent=1))
         return

@@ -12,7 +12,8 @@ from sim.planning.compare import compared, least_certain, most_that_fail
 from sim.planning.race import RANKED, CandidateState, Race
 from sim.results.chance import chance_of
 from sim.specs.gpus import get_gpu
-from simctl.plots.compare_plot import plot_compared
+from simctl.report import of_compare
+from simctl.report.picture_files import plot
 from simctl.text.compare_text import compare_lines, conclusion
 from tests.cli import run
 from tests.planning.synthetic import MOST, choices, trials
@@ -63,7 +64,7 @@ def test_every_card_is_searched_and_the_cheapest_is_named(found):
 def test_a_report_and_a_picture_show_every_card(found, tmp_path):
     plain = found.to_dict() | {"conclusion": conclusion(found)}
     (tmp_path / "cards.json").write_text(json.dumps(plain))
-    plot_compared(plain, tmp_path / "cards.svg")
+    plot(of_compare.part_of(plain).pictures, tmp_path / "cards.svg")
     assert run("report", str(tmp_path / "cards.json"), "-o", str(tmp_path / "cards.html")).code == 0
     for text in ((tmp_path / "cards.html").read_text(), (tmp_path / "cards.svg").read_text()):
         assert "L40S" in text

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from sim.rates.serving import HostRates
 from sim.results.explain import explain, slowest
 from sim.results.run_files import read_run
 from sim.ticks import TICK_S, TICKS_PER_S
+from simctl.report import of_request
 from simctl.text.explain_text import one_request, sentences
 from tests.cli import run as command
 from tests.runs import run, trace_of
@@ -86,16 +86,17 @@ def test_a_dataset_is_as_good_as_a_record(out):
         assert explain(dataset, "7") == explain(record, "7")
 
 
-def test_labels_of_a_picture_do_not_overlap(out, tmp_path, monkeypatch):
-    from simctl.plots import explain_plot
-
-    drawn = []
-    monkeypatch.setattr(explain_plot, "save", lambda figure, target: drawn.append(figure))
+def test_a_request_is_drawn_from_its_sending_to_its_last_token(out):
+    """Bars of its stages fill the whole time, and the label between two others points away from the nearer one."""
     record, _ = read_run(out)
-    for name in record.request_ids[:10]:
-        explain_plot.plot_request(record, name, tmp_path / "one.png")
-        texts = sorted((text.get_window_extent() for text in drawn[-1].axes[0].texts), key=lambda box: box.x0)
-        assert all(left.x1 < right.x0 for left, right in pairwise(texts))
+    for place, name in enumerate(record.request_ids[:10]):
+        _, stages, *marks = of_request.picture(record, name).spec["layer"]
+        bars, labels = stages["data"]["values"], [each for each in marks if each["mark"]["type"] == "text"]
+        sent, first, last = (each["data"]["values"][0]["x"] for each in labels)
+        assert bars[0]["x"] == sent == pytest.approx(record.requests["arrival_s"][place])
+        assert [each["x2"] for each in bars[:-1]] == pytest.approx([each["x"] for each in bars[1:]])
+        assert bars[-1]["x2"] == pytest.approx(last, abs=2e-3)  # the API server's response follows the last stage
+        assert [each["mark"]["align"] for each in labels] == ["right", "left" if first - sent < last - first else "right", "left"]
 
 
 def test_a_picture_is_whole_or_an_error(out, tmp_path):

@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 
 import numpy as np
-import pytest
 
 from sim.closed_form.knee import Knee
 from studies.knees.__main__ import main
@@ -63,15 +62,6 @@ def test_a_static_knee_is_snapped_to_the_served_rungs_and_left_open_where_its_la
     served, short = curve(ladder=(1, 2, 4, 8, 16, 32)), curve(alpha=0.1, ladder=(1, 2, 4))
     (row,) = against_static([served], [short], 0.65)
     assert (row.knee is not None, row.static, row.steps) == (True, None, None)
-
-
-@pytest.mark.parametrize("kind", ["png", "svg"])
-def test_curves_are_drawn(tmp_path, kind):
-    target = tmp_path / f"eta.{kind}"
-    code, _, err = caught(main, "h100/served_qwen2.5-7b.nc", "h100/engine-grid_qwen2.5-7b.nc", "--resamples", "200", "--plot", str(target))
-    assert code == 0
-    assert f"wrote {target}" in err
-    assert target.stat().st_size > 5000
 
 
 def test_no_line_is_wider_than_a_terminal():
