@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from calibrate.measurement import open_measurement
 from sim.closed_form.knee import Knee, continuous_knee
 from sim.specs.gpus import get_gpu
-from studies.knee_study import weight_axis
+from studies.knees import weight_axis
 from studies.knees.ranks import spearman
 from studies.reference_tables import table
 from studies.replication.claims import Claim, compared

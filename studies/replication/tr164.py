@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from sim.closed_form.knee import closed_form_knee, eta
-from studies.knee_study.published import reproduce
-from studies.knee_study.weight_axis import Shape, shapes
+from studies.knees.published import reproduce
+from studies.knees.weight_axis import Shape, shapes
 from studies.reference_tables import table
 from studies.replication import measured, served_knees
 from studies.replication.claims import Claim, compared

@@ -74,7 +74,7 @@ def population(runs: int, rng: np.random.Generator, settings: Settings = QUICK) 
 
 def knees(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> dict[str, Array]:
     """Intercept, slope and scatter, with every knee past batch 128 censored."""
-    from studies.knee_study.censored import knee_model, standardised
+    from studies.knees.censored import knee_model, standardised
 
     batch = np.geomspace(2.0, 100.0, KNEES)
     model = knee_model(batch, np.zeros(KNEES, dtype=bool), standardised(rng.normal(size=KNEES)))

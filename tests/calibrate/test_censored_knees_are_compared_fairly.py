@@ -6,8 +6,8 @@ from scipy import stats
 
 from calibrate.sampling import Settings
 from sim.errors import UsageError
-from studies.knee_study import censored as censored_knees
-from studies.knee_study.censored import compare, knee_model, log_density, standardised
+from studies.knees import censored as censored_knees
+from studies.knees.censored import compare, knee_model, log_density, standardised
 from tests.calibrate.approximated import instead_of_sampling
 
 

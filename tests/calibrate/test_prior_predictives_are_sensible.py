@@ -124,7 +124,7 @@ def test_a_gpu_that_no_one_measured_has_shares_of_its_datasheet_and_a_step_below
 def test_a_knee_lies_between_one_and_thousands():
     import pymc as pm
 
-    from studies.knee_study.censored import knee_model
+    from studies.knees.censored import knee_model
 
     model = knee_model(np.full(20, 10.0), np.zeros(20, dtype=bool), np.linspace(-1.7, 1.7, 20))
     model["upper"].set_value(np.full(20, np.log(512.0)))

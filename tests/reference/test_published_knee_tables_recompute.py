@@ -5,7 +5,7 @@ from importlib.resources import files
 
 import pytest
 
-from studies.knee_study.published import KNOWN_MISSES, reproduce
+from studies.knees.published import KNOWN_MISSES, reproduce
 
 CHECKS = {check.name: check for check in reproduce()}
 

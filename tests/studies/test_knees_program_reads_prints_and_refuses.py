@@ -55,7 +55,7 @@ def test_json_holds_the_same_knees_and_no_nan(tmp_path):
 def test_the_published_study_recomputes():
     """As the documentation shows it: that the command prints just this is a test of its console blocks (tests/docs)."""
     page = (Path(__file__).resolve().parents[2] / "docs" / "replication.md").read_text(encoding="utf-8")
-    ((out),) = re.findall(r"```console slow\n\$ python -m studies\.knee_study\n(.*?)```", page, re.DOTALL)
+    ((out),) = re.findall(r"```console slow\n\$ python -m studies\.knees\.recompute\n(.*?)```", page, re.DOTALL)
     assert out.count(" ok ") == 6
     assert out.count("MISS") == 1
     assert max(map(len, out.splitlines())) <= 80

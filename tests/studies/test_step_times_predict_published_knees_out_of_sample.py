@@ -6,9 +6,9 @@ import pytest
 
 from sim.rates.posterior import rates_for
 from sim.specs.gpus import get_gpu
-from studies.knee_study import by_step_time
-from studies.knee_study.by_step_time import HOST_LOG_SD, STUDY, axis_score, fit_host, knee_predictor, leave_family_out
-from studies.knee_study.weight_axis import Observation, closed_form, contrasts, observations, uncrossed
+from studies.knees import by_step_time
+from studies.knees.by_step_time import HOST_LOG_SD, STUDY, axis_score, fit_host, knee_predictor, leave_family_out
+from studies.knees.weight_axis import Observation, closed_form, contrasts, observations, uncrossed
 
 RATES = rates_for(get_gpu("H100"), STUDY).point
 SEEN, PAIRS = observations(), contrasts()

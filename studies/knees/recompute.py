@@ -1,6 +1,6 @@
 """The published knee study recomputed, with the deviation beside each figure; exit 1 for one that does not recompute.
 
-python -m studies.knee_study [--loo] [--json]
+python -m studies.knees.recompute [--loo] [--json]
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from sim.files import plain
 from sim.rates.posterior import rates_for
 from sim.specs.gpus import get_gpu
 from simctl.text.layout import fill, table
-from studies.knee_study.by_step_time import STUDY, AxisScore, study_scores
-from studies.knee_study.leave_one_out import LeftOut, of_study
-from studies.knee_study.published import KNOWN_MISSES, Check, reproduce
-from studies.knee_study.weight_axis import contrasts, observations
+from studies.knees.by_step_time import STUDY, AxisScore, study_scores
+from studies.knees.leave_one_out import LeftOut, of_study
+from studies.knees.published import KNOWN_MISSES, Check, reproduce
+from studies.knees.weight_axis import contrasts, observations
 
 SAMPLED: dict[str, Any] = {"draws": 1000, "tune": 500, "target_accept": 0.9}  # of three to five parameters
 
@@ -65,7 +65,7 @@ def _table(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> 
 
 def main(argv: Sequence[str]) -> int:
     """Recompute and print. Returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m studies.knee_study")
+    parser = argparse.ArgumentParser(prog="python -m studies.knees.recompute")
     parser.add_argument("--loo", action="store_true", help="also compare the predictors by left-out density, censored knees as bounds")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args(argv)

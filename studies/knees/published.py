@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from statistics import median
 
 from sim.closed_form.knee import eta
-from studies.knee_study import weight_axis
-from studies.knee_study.weight_axis import Observation, Shape, closed_form, contrasts, observations, right_signs, shapes
+from studies.knees import weight_axis
 from studies.knees.ranks import factor_errors, spearman
+from studies.knees.weight_axis import Observation, Shape, closed_form, contrasts, observations, right_signs, shapes
 from studies.reference_tables import table
 
 # The post-hoc fixed cost of checks.md T14: fitted on the same knees it is scored on.

@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 
 from calibrate.sampling import Settings
 from sim.cost.rates import RateDraws
-from studies.knee_study import weight_axis
-from studies.knee_study.by_step_time import GENERATED, STUDY, knee_predictor
-from studies.knee_study.censored import Ranked, compare, standardised
-from studies.knees import predictors
+from studies.knees import predictors, weight_axis
+from studies.knees.by_step_time import GENERATED, STUDY, knee_predictor
+from studies.knees.censored import Ranked, compare, standardised
 from studies.knees.curves import CurveCell
 from studies.knees.predictors import Knees
 

@@ -20,8 +20,8 @@ from sim.cost.work import iteration_work
 from sim.specs.model import ModelSpec
 from sim.specs.models import get_model
 from sim.specs.precision import Precision
-from studies.knee_study.weight_axis import TAU, Contrast, Observation, Predictor, Shape, closed_form, right_signs
 from studies.knees.ranks import factor_errors, spearman
+from studies.knees.weight_axis import TAU, Contrast, Observation, Predictor, Shape, closed_form, right_signs
 
 STUDY = Precision("fp8", "fp16")
 GENERATED = 64  # tokens decoded per stream in the study: a knee is seen at half of them on average
