@@ -65,7 +65,7 @@ docs: $(VENV)/.test
 	$(BIN)/python docs/refresh.py --slow
 	$(BIN)/python docs/refresh.py --pictures
 	$(BIN)/python docs/refresh.py --notebooks
-	$(BIN)/python docs/replication.py --write > /dev/null
+	$(BIN)/python -m studies.replication.knees_page --write > /dev/null
 	$(BIN)/python docs/accuracy.py --write > /dev/null
 	$(BIN)/python docs/kernels_page.py
 
@@ -210,7 +210,7 @@ sbc: $(VENV)/.test
 # The packaged grids refitted without each term of the step time, and served runs replayed at the refitted rates; six minutes.
 .PHONY: routing
 routing: $(VENV)/.test
-	$(BIN)/python docs/routing.py --write
+	$(BIN)/python -m studies.replication.routing_page --write
 
 # A hundred small changes of the source, and a hundred of its meaning, one at a time: at most a tenth may go unnoticed by the tests of
 # their part. Half an hour of the processor each.

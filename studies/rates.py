@@ -119,12 +119,17 @@ STEPS = (
         (f"{POSTERIORS}/*", "scenarios/data/reference/*/*.csv", f"{MEASURED}/**/*.nc", "studies/replication/*.py"),
         ("scenarios/data/replicated.json",),
     ),
+    Step(
+        "replication-page",
+        ("studies.replication.knees_page", "--write"),
+        (f"{POSTERIORS}/*", "studies/replication/*.py"),
+        ("docs/replication.md", "docs/data/replication-knees.txt"),
+    ),
     *(
         Step(name, ("docs", *words), (f"{POSTERIORS}/*", f"{POSTERIORS}/left-out/*", "docs/*.py"), ())
         for name, words in {
             "validate": ("docs/refresh.py", "--data", "validate.txt"),
             "accuracy-page": ("docs/accuracy.py", "--validate", "--write"),
-            "replication-page": ("docs/replication.py", "--write"),
             "pages": ("docs/refresh.py", "--slow"),
             "pictures": ("docs/refresh.py", "--pictures"),
             **{

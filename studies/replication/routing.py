@@ -15,7 +15,7 @@ from studies.replication.claims import Claim, compared, held, untestable
 REQUESTS = 1214
 BASELINE, AFFINITY, BUG, FIX, RACE = "baseline_of2.0", "A_of1.3", "AB_of1.3_lmw0.01_bug", "ABprime_of1.3_lmw0.01_fix", "ABprime_racefix"
 FASTEST_FIRST = (RACE, FIX, BUG, AFFINITY, BASELINE, "v3_mechB", "v3_fixed")  # by TTFT p90, as the study ranks them
-# policies as docs/routing.py names them, and the published runs that they stand for
+# policies as studies.replication.routing_page names them, and the published runs that they stand for
 SIMULATED = {
     "baseline": BASELINE,
     "A: affinity to 1.3 x the mean": AFFINITY,

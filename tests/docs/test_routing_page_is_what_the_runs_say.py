@@ -5,7 +5,7 @@ import csv
 import numpy as np
 import pytest
 
-from docs.routing import DATA, FIGURES, PAGE, POLICIES, SEEDS, change, committed, run, sessions, table, tail_table
+from studies.replication.routing_page import DATA, FIGURES, PAGE, POLICIES, SEEDS, change, committed, run, sessions, table, tail_table
 
 
 @pytest.mark.parametrize(("name", "made"), [("policies", table), ("tail", tail_table)])

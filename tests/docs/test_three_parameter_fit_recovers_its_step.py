@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from docs.three_parameter import DecodeCells, fit, held_out, r_squared, read_decode, summary
 from sim.errors import UsageError
+from studies.replication.three_parameter import DecodeCells, fit, held_out, r_squared, read_decode, summary
 
 BETA, C0, C1, WEIGHTS, KAPPA = 3.0e12, 2.0e-3, {8: 1.0e-3, 32: 2.5e-3}, 15e9, 57344.0
 DATA = Path(__file__).parents[2] / "scenarios" / "data" / "measured"

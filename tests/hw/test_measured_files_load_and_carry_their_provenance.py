@@ -9,7 +9,7 @@ from calibrate.measurement import open_measurement
 from hw.artifact import load
 from hw.suites.engine_grid_table import ITERATION
 from sim.errors import SimctlError
-from tests.docs.pages import script
+from studies.replication import knees_page
 
 MEASURED = Path(__file__).parents[2] / "scenarios" / "data" / "measured"
 OURS = sorted(
@@ -50,7 +50,7 @@ def test_another_suite_is_refused() -> None:
 
 def test_the_gemma_inversion_and_the_weight_axis_directions_were_measured() -> None:
     """Larger models of a family cross later, except Gemma 4B -> 12B, which crosses earlier; as docs/replication.md says."""
-    knees = script("replication").measured()
+    knees = knees_page.measured()
     for context in (2048, 8192, 32000):
         for small, large in (("mistral-7b", "mistral-24b"), ("qwen2.5-14b", "qwen2.5-32b")):
             assert knees[large, context].batch > knees[small, context].batch

@@ -1,4 +1,4 @@
-"""The published routing study, simulated: `python docs/routing.py [--seeds N] [--write]`.
+"""The published routing study, simulated: `python -m studies.replication.routing_page [--seeds N] [--write]`.
 
 Simulates every policy on the same draws of agents' sessions, one run per seed. `--write` puts the figures into
 scenarios/data/simulated/routing.csv, the tables into docs/routing.md and the picture into docs/img/routing.png. All policies of a seed
@@ -11,7 +11,6 @@ import argparse
 import csv
 import re
 import resource
-import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -19,31 +18,29 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+import numpy as np
+from scipy.stats import t as student
 
-import numpy as np  # noqa: E402
-from scipy.stats import t as student  # noqa: E402
-
-from docs.routing_picture import draw_study  # noqa: E402
-from sim import Deployment, Workload, load_rates  # noqa: E402
-from sim.cluster.policies import AFFINITY, FALLBACK  # noqa: E402
-from sim.cost.rates import RateDraws  # noqa: E402
-from sim.rates.serving import as_served  # noqa: E402
-from sim.results.metrics import summarise  # noqa: E402
-from sim.results.record import RunRecord  # noqa: E402
-from sim.study.fleet_spec import (  # noqa: E402
+from sim import Deployment, Workload, load_rates
+from sim.cluster.policies import AFFINITY, FALLBACK
+from sim.cost.rates import RateDraws
+from sim.rates.serving import as_served
+from sim.results.metrics import summarise
+from sim.results.record import RunRecord
+from sim.study.fleet_spec import (
     LINKS,
     Fleet,
     PoolSpec,
 )
-from sim.study.run import planned, run_planned  # noqa: E402
-from sim.study.simulate import fleet_study  # noqa: E402
-from sim.workers import cores, end_with_parent  # noqa: E402
-from sim.workload.agent_sessions import AgentSessions, draw_sessions  # noqa: E402
-from studies.reference_tables import table as published_table  # noqa: E402
-from studies.replication.routing import BASELINE, REQUESTS, SIMULATED  # noqa: E402
+from sim.study.run import planned, run_planned
+from sim.study.simulate import fleet_study
+from sim.workers import cores, end_with_parent
+from sim.workload.agent_sessions import AgentSessions, draw_sessions
+from studies.reference_tables import table as published_table
+from studies.replication.routing import BASELINE, REQUESTS, SIMULATED
+from studies.replication.routing_picture import draw_study
 
+ROOT = Path(__file__).resolve().parents[2]
 DATA, PAGE = ROOT / "scenarios/data/simulated/routing.csv", ROOT / "docs/routing.md"
 PICTURE = ROOT / "docs/img/routing.png"
 ABOVE_S = (5, 10, 20, 30, 50)  # thresholds of TTFT whose counts were published

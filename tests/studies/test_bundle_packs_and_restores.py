@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hw import airgap
 from sim.errors import SimctlError
+from studies import airgap
 
 
 def test_parts_are_small_and_restore_the_tree(tmp_path: Path) -> None:

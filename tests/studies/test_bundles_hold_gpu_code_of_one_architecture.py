@@ -1,10 +1,10 @@
-"""hw.fatbin: machine code of other GPUs is blanked, that of the one kept stays, and what is no such library comes back unchanged."""
+"""studies.fatbin: machine code of other GPUs is blanked, that of the one kept stays, and what is no such library comes back unchanged."""
 
 import struct
 
 import pytest
 
-from hw.fatbin import MACHINE_CODE, MAGIC, SECTIONS, blanked
+from studies.fatbin import MACHINE_CODE, MAGIC, SECTIONS, blanked
 
 PTX, HOPPER, AMPERE = 1, 90, 80
 

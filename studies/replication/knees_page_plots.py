@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from docs import three_parameter
+from studies.replication import three_parameter
 
 MARKS = {2048: "o", 8192: "s", 32000: "^"}
 BATCHES = [4, 8, 16, 32]

@@ -2,7 +2,7 @@
 
 The host is x86-64 with Python 3.12 and the torch that the engine's release pins; packages it has are left out of the bundle. Only
 GPU code for Hopper is kept, and structured output is replaced by a stub: a benchmark needs neither the rest nor that.
-Run where pip can reach an index: `python -m hw.airgap OUT_DIR`.
+Run where pip can reach an index: `python -m studies.airgap OUT_DIR`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pathlib import Path
 
 import click
 
-from hw.fatbin import blanked
 from sim.errors import SimctlError
+from studies.fatbin import blanked
 
 PART_BYTES = 58_000_000
 GLIBC = (39, 35, 34, 31, 28, 27, 26, 24, 17, 12, 5)

@@ -1,4 +1,4 @@
-"""Tables and plots of docs/replication.md, from the committed data: `python docs/replication.py [--write]`.
+"""Tables and plots of docs/replication.md, from the committed data: `python -m studies.replication.knees_page [--write]`.
 
 Prints one Markdown table per topic. `--write` puts each between its markers (`<!-- name -->` ... `<!-- /name -->`) in the page, the table
 of every knee into a file of its own, and draws the page's plots.
@@ -6,30 +6,28 @@ of every knee into a file of its own, and draws the page's plots.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+import numpy as np
 
-import numpy as np  # noqa: E402
+from hw.engines.shapes import shape
+from sim.closed_form.knee import Knee, continuous_knee
+from sim.cost.batch import decode_batch
+from sim.cost.step_time import step_time_s
+from sim.cost.work import iteration_work
+from sim.rates.posterior import rates_for
+from sim.specs.gpus import get_gpu
+from sim.specs.hf_config import spec_from_config
+from sim.specs.precision import Precision
+from studies.knees.ranks import spearman
+from studies.replication import knees_page_plots as plots
+from studies.replication import three_parameter
+from studies.replication.measured import curves, published_knees
 
-from docs import three_parameter  # noqa: E402
-from hw.engines.shapes import shape  # noqa: E402
-from sim.closed_form.knee import Knee, continuous_knee  # noqa: E402
-from sim.cost.batch import decode_batch  # noqa: E402
-from sim.cost.step_time import step_time_s  # noqa: E402
-from sim.cost.work import iteration_work  # noqa: E402
-from sim.rates.posterior import rates_for  # noqa: E402
-from sim.specs.gpus import get_gpu  # noqa: E402
-from sim.specs.hf_config import spec_from_config  # noqa: E402
-from sim.specs.precision import Precision  # noqa: E402
-from studies.knees.ranks import spearman  # noqa: E402
-from studies.replication.measured import curves, published_knees  # noqa: E402
-
+ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "scenarios" / "data"
 KNEES = ROOT / "docs" / "data" / "replication-knees.txt"
 Cells = dict[tuple[str, int], Any]
@@ -117,8 +115,6 @@ def sections() -> dict[str, str]:
 
 def draw(folder: Path) -> None:
     """The plots of the page into `folder`."""
-    import replication_plots as plots
-
     plots.knees(published_knees(), measured(), predicted()[0], folder / "replication_knees.png")
     plots.steps([DATA / f"measured/{gpu}/decode_qwen2.5-7b.nc" for gpu in ("h100", "h200")], folder / "replication_steps.png")
 
@@ -128,11 +124,11 @@ def main(arguments: list[str]) -> None:
     body = page.read_text(encoding="utf-8")
     for name, content in sections().items():
         print(f"{name}\n\n{content}\n")
-        body, count = re.subn(
-            rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", lambda m, c=content: m[1] + c + "\n" + m[2], body, flags=re.DOTALL
-        )
-        if count != 1:
-            raise SystemExit(f"{page}: {count} places for {name}")
+        before, begin, rest = body.partition(f"<!-- {name} -->\n")
+        _, end, after = rest.partition(f"<!-- /{name} -->")
+        if not end:
+            raise SystemExit(f"{page}: no place for {name}")
+        body = f"{before}{begin}{content}\n{end}{after}"
     if "--write" in arguments:
         page.write_text(body, encoding="utf-8")
         KNEES.write_text(knee_table(published_knees(), measured(), predicted()[0]) + "\n", encoding="utf-8")
