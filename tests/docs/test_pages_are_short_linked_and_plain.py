@@ -86,7 +86,9 @@ def test_output_fits_80_columns(path):
 
 
 def test_every_image_has_a_command():
-    scripts = "".join(text_of(ROOT / "docs" / f"{name}.py") for name in ("refresh", "replication", "kernels_page", "routing"))
+    pages = ROOT / "studies" / "replication"
+    programs = (*(ROOT / "docs" / f"{name}.py" for name in ("refresh", "kernels_page")), *pages.glob("*_page.py"))
+    scripts = "".join(map(text_of, programs))
     for path in (ROOT / "docs" / "img").iterdir():
         assert path.name in scripts, path.name
 
