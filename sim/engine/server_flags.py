@@ -175,6 +175,11 @@ SWITCHES: dict[str, tuple[str, Any]] = {
 DRAFTERS = {"ngram": "ngram", "eagle": "eagle", "eagle3": "eagle3", "mtp": "mtp", "nextn": "mtp", "draft_model": "draft_model"}
 # Connectors that hand KV to another server, whose role the file says elsewhere; those that keep it in this host's memory
 BETWEEN = re.compile(r"Nixl|P2pNccl|Mooncake(?!Store)|PyNccl|MoRIIO|Decode|DynamoNixl", re.IGNORECASE)
+USUAL_RULES: dict[str, tuple[Any, ...]] = {  # of a host tier: what is simulated
+    "eviction_policy": ("lru",), "store_threshold": (0, 1), "spec_name": ("CPUOffloadingSpec",), "lazy_offload": (False,),
+    "offload_prompt_only": (True,), "sync_load_budget_bytes": (0,), "cache_policy": ("LRU",), "lmcache.cache_policy": ("LRU",),
+    "save_decode_cache": (False,), "lmcache.save_decode_cache": (False,), "secondary_tiers": ([],),
+}  # fmt: skip
 WITHIN = re.compile(r"Offloading|LMCacheConnectorV1|SimpleCPUOffload")
 
 
@@ -283,6 +288,7 @@ def _transfer(name: str, text: str, options: dict[str, Any]) -> None:
         for each in extra.get("connectors") or ():
             _transfer(name, json.dumps(each), options)
     elif WITHIN.search(connector):
+        _refuse_rules(name, extra)
         gib = _host_gib(name, extra)
         if gib:
             options["kv_offloading_size"] = gib
@@ -294,6 +300,15 @@ def _transfer(name: str, text: str, options: dict[str, Any]) -> None:
         raise NotSimulated(
             f"{name}: --kv-transfer-config: connector {connector or 'of no name'} is not simulated; without it, the rest is answered"
         )
+
+
+def _refuse_rules(name: str, extra: dict[str, Any]) -> None:
+    """NotSimulated for rules of a host tier that keep or load other blocks than the least recently used ones of all prompts."""
+    for key, usual in USUAL_RULES.items():
+        if key in extra and extra[key] not in usual:
+            raise NotSimulated(
+                f"{name}: --kv-transfer-config: {key} {json.dumps(extra[key])[:40]} is not simulated; without it, the rest is answered"
+            )
 
 
 def _host_gib(name: str, extra: dict[str, Any]) -> float:

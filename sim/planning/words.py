@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from sim.planning.choices import Choice
 from sim.planning.race import Candidate, RaceResult
 from sim.planning.trials import Trial
+from sim.study.deployment import Deployment
 from sim.study.lasting import can_last
+from sim.study.studied import Study
 from sim.workload.workload import Workload
 
+HOURS_A_MONTH = 730
 MORE = 1.2  # times the load asked for
 NAMED = 3  # undecided choices
 ANSWERS = 10  # a load shorter than so many answers one after another is too short to say how queues grow
@@ -70,7 +74,31 @@ def _found(plan: RaceResult, win: Candidate) -> str:
     if plan.ended:
         text += f" {plan.ended.capitalize()}: more trials may find a cheaper one."
     margin = 100 * (1 - win.used[win.binding])
+    text += _host_ram(plan, win)
     return f"{text} {plan.conditions[win.binding].text} binds, with {margin:.0f} % to spare in the mean.{_short(plan, win)}"
+
+
+def _host_ram(plan: RaceResult, win: Candidate) -> str:
+    """What the winner's host RAM for KV is worth against each smaller one of the same deployment, by what both cost at least."""
+    mine = plan.choices[win.choice]
+    served = _alone(mine.study)
+    if served is None or not (size := served.limits.kv_offloading_size):
+        return ""
+    text = ""
+    for choice, state in zip(plan.choices, plan.states, strict=True):
+        d = _alone(choice.study)
+        if d is None or not state.open or choice.cost(1) != mine.cost(1):
+            continue
+        less, saved = d.limits.kv_offloading_size or 0.0, choice.cost(state.fails + 1) - plan.cost(win)
+        if less < size and saved > 0 and replace(d, limits=replace(d.limits, kv_offloading_size=size)) == served:
+            per_node = saved * HOURS_A_MONTH / mine.nodes_of(win.replicas)
+            text += f" {size:g} GiB of host RAM a replica in place of {less:g} are worth {per_node:,.0f} USD a month per node or more."
+    return text
+
+
+def _alone(study: Study | None) -> Deployment | None:
+    """The deployment of a study of equal replicas; None of pools, and of races of made-up trials."""
+    return None if study is None or study.fleet is not None else study.deployment
 
 
 def _so_far(plan: RaceResult) -> str:

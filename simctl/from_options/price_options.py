@@ -1,8 +1,9 @@
 """Prices of GPUs that a plan takes: GPU=USD per GPU-hour, a file of offers by provider, or MARKET, the median over many providers.
 
 A file is a YAML list of {gpu, usd_per_hour, provider, date}; of a GPU's offers the cheapest counts. Offers that can be taken away say
-{spot: true, losses_per_hour: 0.1, cold_start_s: 240}, and perhaps `disk_gb_s`, the speed at which weights are then read. A year's
-term, paid whether used or not, says `reserved: true`.
+{spot: true, losses_per_hour: 0.1, cold_start_s: 240}, and perhaps `disk_gb_s`, the speed at which weights are then read, `lost_together`,
+the share of losses that take all replicas of the GPU at once, and `notice_s`, after which a replica is gone. A year's term, paid whether
+used or not, says `reserved: true`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,13 @@ if TYPE_CHECKING:
     from sim.planning.spot import Spot
 
 NUMBER = int, float
-LOST = {"losses_per_hour": NUMBER, "cold_start_s": NUMBER, "disk_gb_s": NUMBER}  # of spot offers
+LOST = {
+    "losses_per_hour": NUMBER,
+    "cold_start_s": NUMBER,
+    "disk_gb_s": NUMBER,
+    "lost_together": NUMBER,
+    "notice_s": NUMBER,
+}  # of spot offers
 KEYS: dict[str, Any] = {"gpu": str, "usd_per_hour": NUMBER, "provider": str, "date": object, "spot": bool, "reserved": bool} | LOST
 NEEDED = ("gpu", "usd_per_hour", "provider", "date")
 MOST_USD = 1e6
@@ -85,7 +92,8 @@ def _spot(where: str, offer: Mapping[str, Any]) -> Spot:
         raise UsageError(f"{where}: losses_per_hour needs cold_start_s, the seconds until another replica is up")
     disk = {"disk_bytes_per_s": 1e9 * offer["disk_gb_s"]} if "disk_gb_s" in offer else {}
     try:
-        return Spot(float(offer["usd_per_hour"]), offer["losses_per_hour"], offer["cold_start_s"], **disk)
+        more = {key: float(offer[key]) for key in ("lost_together", "notice_s") if key in offer}
+        return Spot(float(offer["usd_per_hour"]), offer["losses_per_hour"], offer["cold_start_s"], **disk, **more)
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from None
 

@@ -97,6 +97,12 @@ def test_host_memory_of_a_connector_is_that_of_the_option(gib, connector, within
         ("[]", "needs a JSON object"),
         ('{"kv_connector": "HF3FSConnector"}', "connector HF3FSConnector is not simulated"),
         ('{"kv_connector": "OffloadingConnector"}', "gives no cpu_bytes_to_use"),
+        (
+            '{"kv_connector": "OffloadingConnector", "kv_connector_extra_config": {"eviction_policy": "arc"}}',
+            'eviction_policy "arc" is not',
+        ),
+        ('{"kv_connector": "OffloadingConnector", "kv_connector_extra_config": {"store_threshold": 2}}', "store_threshold 2 is not"),
+        ('{"kv_connector": "SimpleCPUOffloadConnector", "kv_connector_extra_config": {"lazy_offload": true}}', "lazy_offload true is not"),
         ('{"kv_connector": "OffloadingConnector", "kv_connector_extra_config": {"cpu_bytes_to_use": "much"}}', "must be a number"),
         ('{"kv_connector": "NixlConnector", "kv_connector_extra_config": 3}', "must be a JSON object"),
     ],

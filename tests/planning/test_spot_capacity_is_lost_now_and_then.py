@@ -1,6 +1,7 @@
 """Spot replicas are lost at the stated rate and come back after the cold start, and the chance of a plan carries it."""
 
 import math
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -31,6 +32,9 @@ WRONG = {
     "spot: true, losses_per_hour: true, cold_start_s: 9": "others numbers",
     "spot: true, losses_per_hour: .inf, cold_start_s: 9": "others numbers",
     "spot: true, losses_per_hour: 61, cold_start_s: 9": "lost up to 60 times an hour",
+    "spot: true, losses_per_hour: 1, cold_start_s: 9, lost_together: 2": "the share of losses that take all at once",
+    "spot: true, losses_per_hour: 1, lost_together: 0.5": "losses_per_hour needs cold_start_s",
+    "spot: true, notice_s: 30": "notice_s is of an offer with spot: true and losses_per_hour",
 }
 
 
@@ -48,6 +52,44 @@ def test_losses_come_at_their_rate_and_are_made_good():
     up = np.diff(back, prepend=0.0) - losses.down_s  # 2 an hour while it is up, exponential: 1,714 of them in 1,000 hours
     assert up.mean() == pytest.approx(1800.0, abs=3 * 1800.0 / math.sqrt(len(up)))
     assert up.std() == pytest.approx(1800.0, rel=0.1)
+
+
+def test_some_losses_take_all_at_once_and_each_replica_is_lost_as_often():
+    losses = {i: Losses(2.0, 60.0, together=0.5) for i in range(4)}
+    drains = [each for each in changes_of(losses, 3.6e6, [0]) if each.action == "drain"]
+    at_once = Counter(each.at_s for each in drains)
+    assert set(at_once.values()) <= {1, 2, 3, 4}  # a replica that is down is not lost again
+    everywhere = sum(n == 4 for n in at_once.values())
+    assert everywhere == pytest.approx(1000 * (1 - 60 / 3600) ** 4, abs=4 * math.sqrt(1000))
+    assert len(drains) / 4 == pytest.approx(2000 / (1 + 2 / 60), abs=4 * math.sqrt(2000))
+    all_of_them = changes_of({i: Losses(2.0, 60.0, together=1.0) for i in range(3)}, 3.6e5, [1])
+    assert set(Counter(each.at_s for each in all_of_them if each.action == "drain").values()) == {3}
+
+
+def test_requests_wait_where_all_that_serve_are_lost_at_once():
+    asked = replace(plan(for_s=FOR_S), spot={"H100": replace(SPOT, losses_per_hour=60.0, lost_together=1.0, notice_s=5.0)})
+    choices, _ = asked.choices()
+    trials = [Here(choices, parse_slo([SLO], {}), FOR_S).one(1, 4, trial) for trial in range(2)]
+    assert all(trial.used[0] > 5.0 and math.isfinite(trial.used[0]) for trial in trials)
+
+
+def test_what_a_notice_is_too_short_for_is_served_anew():
+    changes = changes_of({0: Losses(2.0, 60.0, notice_s=30.0)}, 3.6e4, [0])
+    drain, fail, start = ([each.at_s for each in changes if each.action == action] for action in ("drain", "fail", "start"))
+    np.testing.assert_allclose(fail, np.array(drain) + 30.0)
+    np.testing.assert_allclose(start, np.array(drain) + 60.0)
+    study = plan(for_s=FOR_S).choices()[0][0].study_of(2)
+    trace = study.workload.redraw(0, 1500)
+
+    def tokens(notice_s):
+        changes = [Change(10.0, 0, "drain"), Change(10.0 + notice_s, 0, "fail"), Change(40.0, 0, "start")]
+        lost = replace(study, fleet=replace(study.whole_fleet, changes=tuple(changes)))
+        record = run_planned(lost, planned(lost), trace)
+        return record.requests["finish_s"]
+
+    short, long = tokens(0.1), tokens(25.0)
+    assert not np.isnan(short).any()
+    assert short.sum() > long.sum()
 
 
 def test_a_replica_is_lost_alike_however_many_there_are():
