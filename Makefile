@@ -100,7 +100,9 @@ lint: $(VENV)/.test
 # worker is left with a long one when the other has done.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-test: lint compile
+# Types are checked while the simulator is compiled, a core each.
+test: $(VENV)/.test
+	$(MAKE) -j 2 lint compile
 	$(PYTEST) -m "not slow and not vllm and not sglang and not gpu"
 
 # With vLLM's CPU build, of which some tests start servers.

@@ -17,6 +17,7 @@ from sim.specs.gpus import get_gpu
 from tests.calibrate.grids import write_grid
 from tests.calibrate.steps import TRUE
 from tests.cli import run
+from tests.examples import examples
 
 FAST = ("--fit-option", "chains=2")
 
@@ -161,7 +162,7 @@ def test_what_a_damaged_file_leaves_behind_is_thrown_away_in_silence(tmp_path, m
     whole = write_grid(tmp_path / "grid.nc", np.random.default_rng(0)).read_bytes()
     printed = []
     monkeypatch.setattr(sys, "unraisablehook", printed.append)
-    for seed in range(12):
+    for seed in range(examples(12)):
         rng, spoilt = np.random.default_rng(seed), bytearray(whole)
         for place in rng.integers(0, len(spoilt), 200):
             spoilt[place] = rng.integers(256)

@@ -1,4 +1,4 @@
-"""The stated probabilities of a plan are true: of 200 synthetic truths, most near 0.95, 5 % at most are called wrongly."""
+"""The stated probabilities of a plan are true: of 120 synthetic truths, most near 0.95, 5 % at most are called wrongly."""
 
 import numpy as np
 
@@ -11,11 +11,11 @@ COUNTS = 5
 
 def test_the_winner_has_the_chance_that_is_claimed():
     rng, wrong, found = np.random.default_rng(1), 0, 0
-    for seed in range(200):
+    for seed in range(120):
         chances = np.sort(np.clip(rng.normal(0.95, 0.03, COUNTS), 0, 1)).tolist()
         plan, _ = search(choices([1.0]), TTFT, trials([chances], seed), COUNTS, stages=STAGES)
         if plan.winner is not None:
             found += 1
             wrong += chances[plan.winner.replicas - 1] < 0.95
-    assert found > 100
+    assert found > 60
     assert wrong <= 0.05 * found
