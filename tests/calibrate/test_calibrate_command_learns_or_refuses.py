@@ -43,6 +43,7 @@ def test_a_grid_becomes_a_posterior_with_held_out_errors(tmp_path, monkeypatch):
     assert rates.point.beta == pytest.approx(TRUE["beta"], rel=0.05)
     assert "48 measured cells" in rates.summary
     assert rates.basis["gather_s"].startswith("prior")
+    assert 0.005 < np.std(np.log(rates.error)) < 0.02  # the cells were made a hundredth off the formula
     # a gate that fails: exit 1, no artifact; allowed, it is marked
     monkeypatch.setattr("calibrate.steps.fit.judge", lambda *_: Diagnostics(1.3, 12.0, 4))
     bad = [
