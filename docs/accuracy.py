@@ -27,6 +27,19 @@ FIELD = ROOT / "docs" / "data" / "field.txt"
 FIELDS = ("run", "gpu", "model", "experiment", "metric", "requests", "median_abs", "bias", "coverage", "bound", "within", "floor_above")
 METRICS = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2el_s": "E2EL", "p99_ttft_s": "p99 TTFT"}
 LISTED = ("ttft_s", "e2el_s")
+# Parts left out, as a reader meets them
+FIRST = {
+    "A model, GPU and engine version that were measured, on another host": ("host",),
+    "One part that was not: model, family, fp8, two GPUs, version or scheduling": (
+        "model", "family", "dtype", "tp", "version", "scheduling",
+    ),
+    "A GPU that no engine was stepped on, by its chip, kernels or datasheet (two Hopper cards)": ("sibling", "kernels", "datasheet"),
+    "A kind of serving that was not: another engine, architecture, precision, stages, eager, adapters or drafts": (
+        "engine", "architecture", "precision", "parallel", "eager", "adapters", "drafts",
+    ),
+}  # fmt: skip
+HELD = (0.85, 0.97)  # share of requests that a 90 % interval should hold
+NEVER = "GPUs never stepped"
 LOADS, ALL = ("low", "high", "closed", "burst", "long", "prefix"), "all"
 Score = dict[str, str]
 
@@ -113,6 +126,39 @@ def by_load_table(rows: list[Score]) -> str:
     return table(("left out", *loads), part_rows)
 
 
+def first_lines(rows: list[Score]) -> str:
+    """What a reader takes away first: errors by what is known of a deployment, and how intervals hold."""
+    errors = {(row["left_out"], row["metric"]): 100 * float(row["median_abs"]) for row in rows if row["load"] == ALL}
+
+    def of(parts: Iterable[str], metric: str) -> str:
+        found = sorted(errors[part, metric] for part in parts if (part, metric) in errors)
+        return " to ".join(f"{each:.1f}" for each in dict.fromkeys((found[0], found[-1]))) + " %"
+
+    lines = [f"**{what}**: E2EL {of(parts, 'e2el_s')}, TTFT {of(parts, 'ttft_s')}" for what, parts in FIRST.items()]
+    lines += [f"**Published results of other people's servers**: {public('all')}; {NEVER}: {public(NEVER)}", intervals_line(rows)]
+    return "\n".join(f"* {line}." for line in lines)
+
+
+def public(name: str) -> str:
+    """A row of the table of published results."""
+    found = next(line for line in field_table().splitlines() if line.startswith(f"| {name} |"))
+    _, _, figures, error, inside, _ = (cell.strip() for cell in found.split("|"))
+    return f"{error} %, {inside} of {figures} figures inside their 90 % interval"
+
+
+def intervals_line(rows: list[Score]) -> str:
+    """How many cells (a part and a kind of load) hold as many requests in their 90 % interval as right ones might."""
+    cells = [row for row in rows if row["load"] != ALL and row["metric"] == "e2el_s"]
+    shares = [[float(cell[name]) for name in ("coverage", "right_low", "right_high")] for cell in cells]
+    more, fewer = sum(share > high for share, _, high in shares), sum(share < low for share, low, _ in shares)
+    held = sum(HELD[0] <= share <= HELD[1] for share, _, _ in shares)
+    return (
+        f"**Intervals** of E2EL, by part and kind of load: {len(cells) - more - fewer} of {len(cells)} hold as many requests as right ones"
+        f" might, {more} hold more, {fewer} fewer. {held} hold {100 * HELD[0]:.0f} to {100 * HELD[1]:.0f} %: few servers stand behind"
+        " each, and requests of one are off alike"
+    )
+
+
 def field_table() -> str:
     """The table by card, engine and format of `python -m studies.field`."""
     return FIELD.read_text(encoding="utf-8").split("\n\n")[1]
@@ -124,6 +170,7 @@ def tables() -> dict[str, str]:
     with LEFT_OUT.open(encoding="utf-8") as file:
         without = list(csv.DictReader(file))
     return {
+        "first": first_lines(without),
         "left-out": left_out_table(without),
         "by-load": by_load_table(without),
         "held-out": held_out_table(),

@@ -6,7 +6,8 @@ Every packaged served run of such a kind is predicted at the median rates with o
 median E2EL is the factor on step times that would mend it: near saturation the queue makes more of the same factor. Loads whose requests
 take over BEHIND of the time that they are sent in are left out, as are prompts that share a prefix: what is off there is not the kind.
 Of a load sent again the last counts: kernels of experts are compiled as sizes come up, for seconds. First tokens are of the lowest open
-loop and of closed loops. Runs of one kind and model are one deployment. Several GPUs are predicted without any grid of several.
+loop and of closed loops. Runs of one kind and model are one deployment. Several GPUs are predicted without any grid of several. Servers of
+no kind are the ordinary ones, whose errors kinds have as well.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from scipy.optimize import brentq
 
 from calibrate.measured_files import packaged_measurements, validation_measurements
 from calibrate.served.in_processes import in_processes
-from calibrate.served.left_out import LEAST_REQUESTS, kind_of_load, without_tp
+from calibrate.served.left_out import LEAST_REQUESTS, by_plugin, kind_of_load, without_tp
 from calibrate.served.replay import replay
 from calibrate.served.runs import Experiment, ServedRun, read_served
 from calibrate.served.scores import score
 from sim.errors import UsageError
 from sim.files import write_text
 from sim.rates.fingerprint import formula_fingerprint
-from sim.rates.kinds import LEARNT, SCHEMA, by_metric, gains, kinds_of, parse_seen
+from sim.rates.kinds import LEARNT, ORDINARY, SCHEMA, by_metric, gains, kinds_of, ordinary, parse_seen
 from sim.rates.load import load_rates, widened
 from sim.rates.posterior import slowed
 from sim.rates.serving import packaged_overhead
@@ -81,9 +82,9 @@ def errors(run: ServedRun) -> Errors:
 def errors_of(path: Path, only: Sequence[str] = ()) -> tuple[tuple[str, str], Errors]:
     """(kind, model) of a served run and its errors; empty names where it is of no kind that is learnt here."""
     run = read_served(path)
-    kind = next(iter(kinds_of(run.deployment)), "")
+    kind = next(iter(kinds_of(run.deployment)), ORDINARY)
     if (
-        not kind or kind in LEARNT or (only and kind not in only) or (kind == "tp" and run.precision.weights != "bf16")
+        kind in LEARNT or (only and kind not in only) or by_plugin(run) or (kind == "tp" and run.precision.weights != "bf16")
     ):  # without grids of several, one of bf16 alone
         return ("", ""), Errors([], [])
     return (kind, run.model.name), errors(run)
@@ -101,13 +102,16 @@ def main(argv: Sequence[str]) -> int:
     found.pop(("", ""), None)
     rows = [row for row in json.loads(Path(argv[0]).read_text(encoding="utf-8"))["seen"] if row["kind"] not in only] if only else []
     for (kind, model), each in sorted(found.items()):
+        if not (each.steps and each.ttft):
+            continue
         e2el, ttft = ([round(float(v), 4) for v in (np.sqrt(np.mean(np.square(part))), np.mean(part))] for part in each)
         rows.append({"kind": kind, "model": model, "loads": len(each.steps), "e2el": e2el, "ttft": ttft})
         said = "step times by E2EL {:.3f} (mean {:+.3f}), TTFT {:.3f} ({:+.3f})".format(*e2el, *ttft)
         print(f"{kind:13} {model:28} {len(each.steps):2} loads: {said}")
     rows.sort(key=lambda row: (row["kind"], row["model"]))
     seen = parse_seen(rows)
-    for kind in dict.fromkeys(each.kind for each in seen):
+    print("{:13} step times by E2EL {:.3f}, TTFT {:.3f}: in the errors of kinds, too".format(ORDINARY, *ordinary(seen)))
+    for kind in dict.fromkeys(each.kind for each in seen if each.kind != ORDINARY):
         gain = (np.array(gains(*each)) for each in by_metric(kind, seen))
         each_gain = (f"{g.mean():+.2f} +- {g.std(ddof=1) / math.sqrt(len(g)):.2f}" for g in gain)
         print(f"{kind:13} log score gained by a mean: step times {', TTFT '.join(each_gain)}")

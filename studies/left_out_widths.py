@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from calibrate.measured_files import packaged_measurements, validation_measurements
-from calibrate.served.left_out import LEAST_REQUESTS, kind_of_run
+from calibrate.served.left_out import LEAST_REQUESTS, by_plugin, kind_of_run
 from calibrate.served.replay import METRICS, replay
 from calibrate.served.runs import read_served
 from calibrate.served.scores import score
@@ -46,6 +46,8 @@ class Width(NamedTuple):
 def widths(path: Path) -> Iterator[Width]:
     """The first loads of a run."""
     run = read_served(path)
+    if by_plugin(run):
+        return
     known = load_rates(run.deployment, seen=without(run.deployment, packaged_seen()))
     overhead = packaged_overhead((run.gpu.name, run.name))
     assert overhead is not None

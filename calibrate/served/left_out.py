@@ -62,6 +62,7 @@ LEAST_REQUESTS = 20
 LEFT_OUT = "left out"  # origin of a GPU whose own files are not to be found
 REFIT_DRAWS = 200
 WIDE_DRAWS = 2  # times the draws of a run that something was learnt from
+PLUGIN = "--additional-config"  # of a server whose attention is a plugin's, which nothing here prices
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,8 @@ def left_out(run: ServedRun, draws: int, held_out: bool = False) -> Iterator[Lef
     of an `held_out` run, which nothing was learnt from, once (without grids of several GPUs, too), at more draws: the median of a few draws
     of a wide kind is off by chance.
     """
+    if by_plugin(run):
+        return
     draws *= WIDE_DRAWS if held_out else 1
     others = without(run.deployment, packaged_seen())
     known = load_rates(run.deployment, seen=others)
@@ -112,6 +115,11 @@ def left_out(run: ServedRun, draws: int, held_out: bool = False) -> Iterator[Lef
     if not elsewhere and "dtype" not in missing and "tp" not in missing:
         for held_part, elsewhere_run, rates in _without_gpu(run):
             yield from _scored(held_part, elsewhere_run, loads, rates, overhead, draws)
+
+
+def by_plugin(run: ServedRun) -> bool:
+    """Whether a plugin's kernels serve, so that errors would be of asking for others."""
+    return any(PLUGIN in note for note in run.notes)
 
 
 def _without_gpu(run: ServedRun) -> Iterator[tuple[str, ServedRun, RateDraws]]:

@@ -97,6 +97,10 @@ MOVES: dict[str, tuple[Callable[[str], bool], str]] = {
         _not("false", "0"),
         "overlap of two half batches is not simulated",
     ),
+    "additional-config": (
+        lambda value: "sparse_decode" in value,
+        "decodes that read selected blocks are simulated of no server: simctl what-if --stack vllm+kernels",
+    ),
     "enable-mixed-chunk": (_not("false"), "mixed chunks of SGLang are not simulated"),
     "num-continuous-decode-steps|num-scheduler-steps": (_above(1), "several steps for one decision are not simulated"),
     "schedule-conservativeness": (_not("1", "1.0"), "give --engine-option init_new_token_ratio=X instead"),
@@ -128,6 +132,7 @@ def refusal(flag: str, value: str) -> str:
 
 def known_without_effect(flag: str) -> str | None:
     """Why a flag's effect is let be: nothing to say of names, ports and logs, a reason for others; None for a flag that is not known."""
-    if SILENT.fullmatch(flag) or any(pattern.fullmatch(flag) for pattern, _, _ in _MOVES):
+    if SILENT.fullmatch(flag):
         return ""
-    return next((why for pattern, why in _SMALL if pattern.fullmatch(flag)), None)
+    small = next((why for pattern, why in _SMALL if pattern.fullmatch(flag)), None)
+    return "" if small is None and any(pattern.fullmatch(flag) for pattern, _, _ in _MOVES) else small

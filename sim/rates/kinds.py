@@ -7,6 +7,9 @@ chi-square around what kinds have in common, S, their geometric mean: that some 
 twice in a mean square. So the next one's error is a Student t, with heavier tails where fewer were measured.
 Predictions are not off in the mean, k = infinity, but of a kind that leans: whose mean, shrunk by k = ZERO deployments, predicts each of
 its deployments better by the others than none does.
+
+What servers of no kind are off, by host, machine and formula, is in the errors of kinds, too, and in every answer already: a kind widens by
+what is left of s**2 without it, the square of the geometric mean over ordinary models.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ Array = NDArray[np.float64]
 DOF = 3.0  # weight of what kinds have in common, in deployments: declared
 # Weight of a mean of zero, in deployments; standard errors by which the mean gain in log score must exceed zero, over so many deployments
 ZERO, CLEAR, LEAST = 1.0, 2.0, 3
+ORDINARY = "ordinary"  # servers of no kind
 FOREIGN = ("engine",)  # its errors are by another engine's serving overhead, in whose place answers have its own: no mean
 PACKAGED, SCHEMA = "data/posteriors/kinds.json", "simctl-kinds/3"
 LEARNT = ("eager",)  # what its servers were off is in the rates: sim.rates.load.EAGER_LAUNCH_SD
@@ -133,14 +137,25 @@ def by_metric(kind: str, seen: Sequence[Seen]) -> Iterator[tuple[list[Error], fl
         errors = defaultdict[str, list[Error]](list)
         for each in seen:
             errors[each.kind].append(getattr(each, what))
-        yield errors[kind], _typical([_rms([b.rms for b in of]) for other, of in errors.items() if other != kind])
+        yield errors[kind], _typical([_rms([b.rms for b in of]) for other, of in errors.items() if other not in (kind, ORDINARY)])
 
 
 def widths(kind: str, seen: Sequence[Seen]) -> tuple[Width, Width]:
-    """Of a kind: of step times, and of what prompts take beyond them."""
-    steps, first = (_learnt(*each, math.inf) if kind in FOREIGN else width(*each) for each in by_metric(kind, seen))
+    """Of a kind, beyond ordinary servers: of step times, and of what prompts take beyond them."""
+    found = (_learnt(*each, math.inf) if kind in FOREIGN else width(*each) for each in by_metric(kind, seen))
+    steps, first = (each._replace(sd=_beyond(each.sd, usual)) for each, usual in zip(found, ordinary(seen), strict=True))
     more = first.mean - steps.mean if first.mean else 0.0  # first tokens that do not lean move with the steps
-    return steps, first._replace(sd=math.sqrt(max(first.sd**2 - steps.sd**2, 0.0)), mean=more)
+    return steps, first._replace(sd=_beyond(first.sd, steps.sd), mean=more)
+
+
+def ordinary(seen: Sequence[Seen]) -> tuple[float, float]:
+    """Log error of a typical ordinary model: of step times, and of first tokens."""
+    usual = [each for each in seen if each.kind == ORDINARY]
+    return _typical([each.e2el.rms for each in usual]), _typical([each.ttft.rms for each in usual])
+
+
+def _beyond(sd: float, known: float) -> float:
+    return math.sqrt(max(sd**2 - known**2, 0.0))
 
 
 def t_factors(found: Width, draws: int, seed: Sequence[int]) -> Array:

@@ -10,7 +10,7 @@ from tests.docs.pages import ROOT, text_of
 SCRIPT = runpy.run_path(str(ROOT / "docs" / "accuracy.py"))
 
 
-@pytest.mark.parametrize("name", ["left-out", "served", "held-out"])
+@pytest.mark.parametrize("name", ["first", "left-out", "by-load", "served", "held-out", "field"])
 def test_table_is_current(name):
     found = re.search(rf"<!-- {name} -->\n(.*?)\n<!-- /{name} -->", text_of(ROOT / "docs" / "accuracy.md"), re.DOTALL)
     assert found

@@ -20,6 +20,7 @@ MOVING = [
     ("vllm", "disable-hybrid-kv-cache-manager", ""),
     ("vllm", "mamba-ssm-cache-dtype", "bfloat16"),
     ("vllm", "scheduler-cls", "my.Scheduler"),
+    ("vllm", "additional-config", '{"sparse_decode": {"k": 32}}'),
     ("sglang", "speculative-algorithm", "EAGLE"),
     ("sglang", "speculative-num-draft-tokens", "4"),
     ("sglang", "enable-hierarchical-cache", ""),

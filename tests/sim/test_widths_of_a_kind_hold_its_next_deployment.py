@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from sim.errors import SimctlError
-from sim.rates.kinds import Error, Seen, Width, by_metric, packaged_seen, t_factors, width, widths, without
+from sim.rates.kinds import ORDINARY, Error, Seen, Width, by_metric, ordinary, packaged_seen, t_factors, width, widths, without
 from sim.rates.load import load_rates, scope_notes, widened
 from sim.specs.gpus import get_gpu
 from sim.specs.lora import Lora
@@ -86,13 +86,45 @@ def test_the_scale_of_other_kinds_holds_a_new_kind_nine_times_in_ten_and_no_more
 @pytest.mark.parametrize("metric", ["e2el", "ttft"])
 def test_measured_deployments_lie_in_the_interval_without_them(metric):
     """Each left out alone, and each kind left out whole."""
-    alone, whole = [], []
-    for each in packaged_seen():
-        error, kin = getattr(each, metric).rms, [s for s in packaged_seen() if s.kind == each.kind and s != each]
-        ((_, common), *_) = by_metric(each.kind, [s._replace(e2el=getattr(s, metric)) for s in packaged_seen()])
+    alone, whole, of_kinds = [], [], [each for each in packaged_seen() if each.kind != ORDINARY]
+    for each in of_kinds:
+        error, kin = getattr(each, metric).rms, [s for s in of_kinds if s.kind == each.kind and s != each]
+        ((_, common), *_) = by_metric(each.kind, [s._replace(e2el=getattr(s, metric)) for s in of_kinds])
         for known, held in ((width([Error(getattr(s, metric).rms) for s in kin], common), alone), (width((), common), whole)):
             held.append(error <= known.sd * stats.t.ppf(0.95, known.dof))
     assert min(np.mean(alone), np.mean(whole)) >= 0.85
+
+
+def test_what_ordinary_servers_are_off_by_is_not_taken_twice():
+    """It is in the errors of a kind, and in every answer without one: variances add up to what was seen."""
+    kinds = [Seen("tp", name, Error(0.1), Error(0.2)) for name in "abc"]
+    usual = [Seen(ORDINARY, "a", Error(0.02), Error(0.09)), Seen(ORDINARY, "b", Error(0.08), Error(0.04))]
+    assert ordinary(kinds + usual) == pytest.approx((0.04, 0.06))  # geometric means
+    (steps, more), (all_steps, all_more) = widths("tp", kinds + usual), widths("tp", kinds)
+    assert steps.sd**2 + 0.04**2 == pytest.approx(all_steps.sd**2)
+    assert steps.sd**2 + more.sd**2 + 0.06**2 == pytest.approx(all_steps.sd**2 + all_more.sd**2)
+    hidden = [*kinds, Seen(ORDINARY, "a", Error(0.5), Error(0.9))]
+    assert [each.sd for each in widths("tp", hidden)] == [0.0, 0.0]
+
+
+def test_without_it_deployments_left_out_are_predicted_better_and_as_many_are_inside():
+    """Each deployment's mean error by the others of its kind, beside what an ordinary server is off: narrower, and likelier."""
+    of_kinds, usual = [each for each in packaged_seen() if each.kind != ORDINARY], ordinary(packaged_seen())[0]
+    apart = stats.norm.ppf((np.arange(2000) + 0.5) / 2000)
+
+    def judged(seen):
+        score, inside = 0.0, 0
+        for each in of_kinds:
+            steps, _ = widths(each.kind, [s for s in seen if s != each])
+            drawn = np.log(t_factors(steps, 2000, [0])) + steps.mean
+            score += np.log(np.mean(stats.norm.pdf(each.e2el.mean, drawn, usual)))
+            low, high = np.quantile(drawn + usual * np.random.default_rng(1).permutation(apart), [0.05, 0.95])
+            inside += low <= each.e2el.mean <= high
+        return score, inside / len(of_kinds)
+
+    (score, inside), (twice, _) = judged(packaged_seen()), judged(of_kinds)
+    assert score > twice + 2.0
+    assert 0.85 <= inside <= 0.97
 
 
 def test_a_deployment_is_left_out_with_its_kin_on_other_gpus():

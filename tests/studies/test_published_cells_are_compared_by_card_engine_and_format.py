@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 from sim.errors import SimctlError
-from studies.field import by, cells, compared, interval
+from studies.field import by, cells, compared, interval, narrowed, tables
 
 CELL = {"cell": "a", "ask": "--gpu H100 --dtype fp8 --num-prompts 2", "measured": {"mean_tpot_ms": 10, "duration": 4}}
 ANSWER = {
@@ -34,6 +34,17 @@ def test_error_and_inside_by_hand():
     assert tpot.inside
     assert not duration.inside
     assert by([tpot, duration], lambda row: row.card) == [("H100", 2, pytest.approx(0.225), 1)]
+
+
+def test_narrower_intervals_of_gpus_never_stepped_hold_fewer_figures():
+    """An interval of 4 to 16 about 8, half as wide in logarithms: 5.7 to 11.3."""
+    row, home = (compared({**CELL, "ask": f"--gpu {gpu}"}, ANSWER)[0]._replace(measured=6.0, low=4.0, high=16.0) for gpu in ("A10", "H100"))
+    half = narrowed(row, 0.5)
+    assert (half.low, half.high) == (pytest.approx(2**2.5), pytest.approx(2**3.5))
+    lines = [line for line in tables([row, home], ()).splitlines() if "never stepped" in line]
+    assert [line.split("|")[-2].strip() for line in lines] == ["1", "1", "1", "1"]
+    outer = [row._replace(measured=4.5), home]
+    assert [line.split("|")[-2].strip() for line in tables(outer, ()).splitlines() if "never stepped" in line] == ["1", "0", "0", "0"]
 
 
 def test_an_answer_without_an_interval_holds_nothing():
