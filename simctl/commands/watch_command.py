@@ -20,6 +20,7 @@ from simctl.options.option_groups import Sectioned
 from simctl.options.shared_options import deployment_options, host_option, limit_options, rate_options
 from simctl.report.serve import LOOPBACK
 from simctl.watch.follow import follow
+from simctl.watch.kept import Kept
 from simctl.watch.live import History, serve_history
 from simctl.watch.targets import urls_of
 
@@ -54,6 +55,7 @@ SHORTEST_TOKEN = 16  # characters
 @click.option("--token-env", metavar="NAME", help="Of --port: variable with the token that is asked for, as Bearer or Basic password.")
 @click.option("--tls", nargs=2, metavar="CERT KEY", help="Of --port: PEM files of the certificate and its key; then it is https.")
 @click.option("--trace", metavar="FILE", help="Also write the load as a trace (JSON lines) that simulate and plan read.")
+@click.option("--keep", metavar="FILE", help="Keep there what is learnt of the servers, and begin with what it has.")
 @click.option("--api-key-env", metavar="NAME", help="Variable that holds the servers' key, sent as Bearer and kept nowhere.")
 @click.option("--header", "headers", multiple=True, metavar="'NAME: VALUE'", help="Header for the servers; may be repeated.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a window.")
@@ -86,12 +88,15 @@ def command(urls: tuple[str, ...], slos: tuple[str, ...], **options: Any) -> Non
     deployment, slos, options = _planned(options, slos, len(servers)) if options["plan_file"] else (deployment_of(options), slos, options)
     twin = Twin([url for url, _ in servers], _curve_for(deployment, options), _conditions(slos), options["horizon"] * 60.0)
     trace, history, page = writable(options["trace"]), History(" ".join(slos)), None
+    kept = Kept(writable(options["keep"]), deployment)
+    if known := kept.take_up(twin):
+        click.echo(known, err=True)
     bind, token, tls = _page_settings(options)
     if options["port"] is not None:
         page = serve_history(history, options["port"], options["every"], bind, token, tls)
         click.echo(f"http{'s' if tls else ''}://{f'[{bind}]' if ':' in bind else bind}:{page.server_address[1]}/", err=True)
     try:
-        follow(twin, servers, options, trace, history, found if options["targets"] else None)
+        follow(twin, servers, options, trace, history, kept, found if options["targets"] else None)
     except KeyboardInterrupt:
         click.echo("ended", err=True)
     finally:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sim.errors import UsageError
+from simctl.watch.kept import Kept
 from simctl.watch.live import History
 from simctl.watch.load_trace import LoadTrace
 from simctl.watch.scrape import scrape_all
@@ -26,9 +27,17 @@ Servers = list[tuple[str, dict[str, str]]]
 
 
 def follow(
-    twin: Twin, servers: Servers, options: dict[str, Any], trace: Path | None, history: History, again: Callable[[], Servers] | None = None
+    twin: Twin,
+    servers: Servers,
+    options: dict[str, Any],
+    trace: Path | None,
+    history: History,
+    kept: Kept,
+    again: Callable[[], Servers] | None = None,
 ) -> None:
-    """Until Ctrl-C, or until --for is over. Reports go to stdout, arrivals to `trace`. `again` says each time who serves now."""
+    """Until Ctrl-C, or until --for is over. Reports go to stdout, arrivals to `trace`, what is learnt to `kept`. `again` says each time who
+    serves now.
+    """
     began, every, turn = time.monotonic(), options["every"], 0
     load = LoadTrace(trace)
     while True:
@@ -49,6 +58,8 @@ def follow(
         if twin.windows and twin.windows[-1][0] == now:  # not the last window again where no server answered
             end_s, seconds, count = twin.windows[-1]
             if lost := load.add(end_s - seconds, seconds, count, report.prompt_tokens, report.output_tokens, len(servers)):
+                click.echo(f"{clock}  {lost}", err=True)
+            if lost := kept.keep(twin):
                 click.echo(f"{clock}  {lost}", err=True)
         turn += 1
         if options["duration"] is not None and turn * every > options["duration"]:
