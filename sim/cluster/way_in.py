@@ -92,7 +92,7 @@ class WayIn:
     def _loaded(self, request: Request, replica: Replica) -> int:
         """When the replica has the request's adapter: others are dropped for it, the one that was asked for longest ago first.
 
-        Left out: that an engine waits for the load, and that a batch has no more adapters than are held.
+        Left out: that an engine waits for the load.
         """
         held, pool = replica.adapters, self._fleet.pool_of(replica).pool
         if not request.adapter or not pool.adapters:

@@ -37,6 +37,7 @@ class EngineConfig:
     options: dict[str, Any] = field(default_factory=dict)
     prefill_schedule_interval: int = 1
     engine_version: str = NEWEST  # of vLLM: whose decisions are taken (sim.engine.versions)
+    max_loras: int = 0  # adapters that the requests of one batch ask for at most; 0: any number
 
     def __post_init__(self) -> None:
         at_least_one = ("block_size", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "prefill_schedule_interval")

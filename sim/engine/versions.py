@@ -16,18 +16,20 @@ class VllmRules:
     """`goes_on`: a running request that makes room by leaving itself does not end the turn of those behind it. `remembers_samples`: with
     drafts, full blocks can be found as soon as their tokens are known, not only at the next decision. `hashes_next_token`: where a drafter
     reads the token after a block, that token is part of the block's name, and the last block of a hit is kept; else it is computed again.
-    `prefill_interval`: prefill can be held back for some iterations (`prefill_schedule_interval`).
+    `prefill_interval`: prefill can be held back for some iterations (`prefill_schedule_interval`). `counts_running`: of LoRA adapters
+    (`max_loras`) those of all running requests count, and not of those alone that an iteration computes.
     """
 
     goes_on: bool
     remembers_samples: bool
     hashes_next_token: bool
     prefill_interval: bool
+    counts_running: bool
 
 
 VLLM_RULES = {
-    "0.33": VllmRules(goes_on=True, remembers_samples=True, hashes_next_token=True, prefill_interval=True),
-    "0.32": VllmRules(goes_on=False, remembers_samples=False, hashes_next_token=False, prefill_interval=False),
+    "0.33": VllmRules(goes_on=True, remembers_samples=True, hashes_next_token=True, prefill_interval=True, counts_running=True),
+    "0.32": VllmRules(goes_on=False, remembers_samples=False, hashes_next_token=False, prefill_interval=False, counts_running=False),
 }
 NEWEST = next(iter(VLLM_RULES))
 

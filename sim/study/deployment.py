@@ -442,6 +442,7 @@ def plan_engine(d: Deployment, held: tuple[float, int] | None = None) -> tuple[E
         options=_with_host_link(d, {**limits.options, **_offloading(d, d.caches_prefixes)}),
         prefill_schedule_interval=limits.prefill_schedule_interval,
         engine_version=limits.engine_version,
+        max_loras=ranks * limits.lora.adapters if limits.lora else 0,
     )
     return config, memory
 

@@ -59,6 +59,10 @@ def workloads(draw: st.DrawFn, speculative: bool = True) -> Workload:
         "options": {"draft_tokens": drafts} if drafts else {},
         "engine_version": installed(),
     }
+    if max_loras := draw(st.sampled_from([0, 0, 1, 2, 3])):
+        workload.limits["max_loras"] = max_loras
+        for ask in workload.asks:
+            ask.adapter = draw(st.integers(0, 4))
     if rules_of(installed()).prefill_interval:
         workload.limits["prefill_schedule_interval"] = draw(st.sampled_from([1, 1, 1, 2, 3, 8]))
     return workload
@@ -94,6 +98,7 @@ def alike(workload: Workload, overlap: bool) -> None:
     event(f"drafter {workload.limits['options'].get('drafter')}")
     event(f"interval {workload.limits.get('prefill_schedule_interval', 1)}")
     event(f"policy {workload.limits['policy']}")
+    event(f"max_loras {workload.limits.get('max_loras', 0)}")
     event("max_num_seqs binds" if any(len(step[0]) == workload.limits["max_num_seqs"] for step in theirs) else "seqs free")
 
 

@@ -52,6 +52,7 @@ class Ask:
     priority: int = 0
     follows: int | None = None  # index of an earlier request whose whole conversation opens this prompt
     gives_up: int | None = None  # iterations after its arrival; its client does so while one runs
+    adapter: int = 0  # LoRA adapter; 0: none
 
 
 @dataclass
@@ -85,11 +86,11 @@ def installed() -> str:
         return version("vllm")
 
 
-def block_hashes(tokens: list[int], block_size: int, after: int = 0) -> list[int]:
-    """Chained hashes of the full blocks of a token sequence, each with the `after` tokens that follow it."""
+def block_hashes(tokens: list[int], block_size: int, after: int = 0, adapter: int = 0) -> list[int]:
+    """Chained hashes of the full blocks of a token sequence under an adapter, each with the `after` tokens that follow it."""
     hashes: list[int] = []
     for end in range(block_size, len(tokens) + 1 - after, block_size):
-        hashes.append(hash((hashes[-1] if hashes else 0, tuple(tokens[end - block_size : end + after]))))
+        hashes.append(hash((hashes[-1] if hashes else adapter, tuple(tokens[end - block_size : end + after]))))
     return hashes
 
 
@@ -155,8 +156,9 @@ def _steps_of_ours(workload: Workload, overlap: bool, most_iterations: int) -> l
                 float(index),
                 len(prompt),
                 ask.output,
-                block_hashes(prompt + output, config.block_size, Speculation.of(config).unnamed_tokens),
+                block_hashes(prompt + output, config.block_size, Speculation.of(config).unnamed_tokens, ask.adapter),
                 ask.priority,
+                adapter=f"adapter {ask.adapter}" if ask.adapter else "",
             ),
         )
         for index, (ask, (prompt, output)) in enumerate(zip(workload.asks, workload.conversations(), strict=True))
@@ -210,7 +212,7 @@ def engine_scheduler(limits: EngineConfig, overlap: bool = False) -> Any:
     """vLLM's Scheduler (with `overlap`, its AsyncScheduler) with the same limits, over one full-attention group."""
     model = _model_config()
     import torch
-    from vllm.config import CacheConfig, DeviceConfig, SchedulerConfig, SpeculativeConfig, VllmConfig
+    from vllm.config import CacheConfig, DeviceConfig, LoRAConfig, SchedulerConfig, SpeculativeConfig, VllmConfig
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
     from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
@@ -226,6 +228,7 @@ def engine_scheduler(limits: EngineConfig, overlap: bool = False) -> Any:
     speculation = Speculation.of(limits)
     config = VllmConfig(
         model_config=model,
+        lora_config=LoRAConfig(max_loras=limits.max_loras) if limits.max_loras else None,
         speculative_config=None
         if not speculation.draft_tokens
         else SpeculativeConfig(method="ngram", num_speculative_tokens=speculation.draft_tokens, prompt_lookup_max=3),
@@ -327,6 +330,7 @@ def started(out: Any) -> set[str]:
 def engine_requests(workload: Workload, told: list[tuple[list[int], list[int]]]) -> list[tuple[int, Any]]:
     """The engine's request objects, each with the iterations it comes after the one before."""
     from vllm import SamplingParams
+    from vllm.lora.request import LoRARequest
     from vllm.utils.hashing import sha256
     from vllm.v1.core.kv_cache_utils import get_request_block_hasher
     from vllm.v1.request import Request as EngineRequest
@@ -344,6 +348,7 @@ def engine_requests(workload: Workload, told: list[tuple[list[int], list[int]]])
                 block_hasher=hasher,
                 arrival_time=float(index),
                 priority=ask.priority,
+                lora_request=LoRARequest(f"adapter {ask.adapter}", ask.adapter, "unread") if ask.adapter else None,
                 sampling_params=SamplingParams(max_tokens=ask.output, ignore_eos=True, temperature=0),
             ),
         )

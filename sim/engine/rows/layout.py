@@ -79,6 +79,7 @@ class RequestRow:
     luck: int = 0  # 32 bits that its draws hang on
     load_over: int = 0
     passed: int = 0  # the latest decision that it was left out of
+    adapter: int = 0  # LoRA adapter that it asks for; 0: none
     seen: int = 0  # where it is noted which of its leading blocks it used in host RAM, or offered
     host_rank: int = 0  # its recency there
     sampled_at: int = 0  # ticks when that was sent
@@ -108,7 +109,9 @@ class EngineRow:
     max_len: int = 0
     threshold: int = 0
     interval: int = 1
+    adapters: int = 0  # that the requests of a batch may ask for; 0: any number
     goes_on: int = 0  # rules of the version (sim.engine.versions)
+    counts_running: int = 0
     remembers_samples: int = 0
     unnamed: int = 0
     drops_last_hit: int = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from functools import cache
+from itertools import count
 from typing import Any, get_type_hints
 
 import numpy as np
@@ -32,6 +33,7 @@ LOADING = 4  # times as many requests as can run, at most, have or get their KV:
 SLOT = 2  # numbers of a slot of llama.cpp: the request + 1 whose prompt it has, and when that was done
 ENDINGS = 4  # numbers a request: SGLang lists when up to one more of them than can run end, and what they hold
 _POLICY = ("on_host", "overlap", "selects", "unit_tokens", "k")
+_adapters = count(1)
 _COEFFICIENTS = [name for name, kind in get_type_hints(Coefficients).items() if kind in (float, int)]
 
 
@@ -53,7 +55,7 @@ def engine_row(config: EngineConfig, steps: StepTime | None, most_tokens: int, k
     _OF_KIND[config.scheduler](s, config)
     if steps is not None:
         take_prices(s, steps)
-    plain = not (s.kind or s.drafting or s.ranked or s.keep or s.threshold) and s.interval == 1
+    plain = not (s.kind or s.drafting or s.ranked or s.keep or s.threshold) and s.interval == 1 and s.counts_running >= min(s.adapters, 1)
     s.settles = int(plain and s.jumps and s.budget > s.seqs)  # a chunk leaves the requests behind it their tokens
     s.free = s.blank = config.num_gpu_blocks - 1
     s.seats = config.max_num_seqs * (LOADING if s.host_blocks else 1)
@@ -84,7 +86,8 @@ def take_prices(s: at.EngineRow, steps: StepTime) -> None:
 
 def _vllm(s: at.EngineRow, config: EngineConfig) -> None:
     speculation, rules = Speculation.of(config), rules_of(config.engine_version)
-    s.goes_on, s.remembers_samples = int(rules.goes_on), int(rules.remembers_samples)
+    s.goes_on, s.remembers_samples, s.counts_running = int(rules.goes_on), int(rules.remembers_samples), int(rules.counts_running)
+    s.adapters = config.max_loras
     s.unnamed, s.drops_last_hit = speculation.unnamed_tokens, int(speculation.drops_last_hit)
     s.drafting, s.lookahead, s.drafter_rows = speculation.draft_tokens, speculation.lookahead_tokens, speculation.drafter_rows
     s.seed = speculation.seed & 0xFFFFFFFF
@@ -210,8 +213,14 @@ def requests_of(arrives: Ints, prompt: Ints, output: Ints) -> NDArray[Any]:
 def row_of_request(request: Request, lucky: bool) -> at.RequestRow:
     """A request that is seen for the first time."""
     row = at.RequestRow(prompt=request.prompt_tokens, arrival_s=request.arrival_s, priority=request.priority)
-    row.luck = luck_of([request.request_id])[0] if lucky else 0
+    row.luck, row.adapter = luck_of([request.request_id])[0] if lucky else 0, adapter_number(request.adapter) if request.adapter else 0
     return row
+
+
+@cache
+def adapter_number(_name: str) -> int:
+    """A number from 1 on for each name."""
+    return next(_adapters)
 
 
 def bring(row: Any, request: Request) -> None:

@@ -238,6 +238,9 @@ def admit(e: Core, s: EngineRow, it: IterationRow, i: int, budget: int) -> int:
         if r == NOBODY:
             break
         row = e.requests[r]
+        if s.adapters and row.adapter and one_adapter_too_many(e, s, it, i, row.adapter):
+            pass_over(e, s, r)
+            continue
         known = row.prompt + row.generated
         if row.loading:
             hits, start, s.idle_hits = row.held, row.computed, 0
@@ -293,6 +296,30 @@ def admit(e: Core, s: EngineRow, it: IterationRow, i: int, budget: int) -> int:
     if not s.queued:
         return 0
     return SLOTS if s.running >= s.seqs else BUDGET if budget <= 0 else 0
+
+
+def one_adapter_too_many(e: Core, s: EngineRow, it: IterationRow, i: int, adapter: int) -> bool:
+    """Whether an adapter is none of those that requests of the batch ask for, and these are as many as there may be. Counted are all
+    running requests or, by version, those that the iteration computes.
+    """
+    begin, distinct = share_at(s, i), 0
+    count = s.running if s.counts_running else it.shares
+    for place in range(count):
+        own = e.requests[adapter_holder(e, s, begin, place)].adapter
+        if own == adapter:
+            return False
+        before = 0
+        while before < place and e.requests[adapter_holder(e, s, begin, before)].adapter != own:
+            before += 1
+        distinct += int(own > 0 and before == place)
+    return distinct >= s.adapters
+
+
+def adapter_holder(e: Core, s: EngineRow, begin: int, place: int) -> int:
+    """The running request at a place, or that of a share."""
+    if s.counts_running:
+        return e.running[s.first_running + place]
+    return e.shares[begin + place].request
 
 
 def collect(e: Core, s: EngineRow, i: int) -> int:
