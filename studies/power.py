@@ -21,7 +21,7 @@ from calibrate.served.runs import read_served
 from sim.rates.load import load_rates
 from sim.rates.serving import packaged_overhead
 from sim.results.power import COMPUTE, IDLE, KERNELS, LOG_SD, MEMORY, MOST, PoweredServer, utilisation
-from sim.study.run import planned, run_planned
+from sim.study.run import planned, run_pools
 from studies.program import program
 
 LEAST_S = 3.0  # the card is asked every quarter of a second, and shows a mean over some of them
@@ -49,7 +49,7 @@ def loads(path: Path) -> Iterator[tuple[str, float, tuple[float, float, float]]]
         if load.replicate or load.kind not in KINDS or load.text or not np.isfinite(drawn.get(load.name, np.nan)):
             continue
         study = study_of(run, load, served, host)
-        record = run_planned(study, planned(study), study.workload.trace, keep_iterations=True)
+        record = run_pools(study, planned(study), study.workload.trace, keep_iterations=True)
         if record.paid_s[0] > LEAST_S:
             used = utilisation(record, np.ones(len(record.terms), bool), server, record.paid_s[0])
             yield f"{run.gpu.name} {run.name} {load.name}", drawn[load.name] / float(run.gpu.power_w or np.nan), used

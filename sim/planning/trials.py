@@ -23,7 +23,7 @@ from sim.results.token_cost import TokenCost, token_cost
 from sim.signals import deaf_to_ctrl_c
 from sim.slo import Condition
 from sim.study.lasting import Lasts, Latency
-from sim.study.run import planned, run_planned
+from sim.study.run import planned, run_pools
 from sim.study.studied import Study
 from sim.sweeps.executor import GONE, Opened
 from sim.workers import end_with_parent
@@ -127,7 +127,7 @@ def once(choice: Choice, count: int) -> tuple[dict[str, float], Power | None, To
     run at the median rates.
     """
     study = choice.study_of(count)
-    record = run_planned(study, planned(study), study.workload.trace, keep_iterations=True)
+    record = run_pools(study, planned(study), study.workload.trace, keep_iterations=True)
     prices = [part.price for part in choice.parts for _ in range(count * part.replicas)]
     return cost_shares(record), power_of(record, study.servers), token_cost(record, prices)
 

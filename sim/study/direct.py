@@ -174,7 +174,7 @@ def to_ticks(seconds: Floats) -> Ints:
     return found
 
 
-def run_directly(study: Study, pools: Sequence[PlannedPool], trace: Trace, draw: int | None, *, keep: bool) -> RunRecord:
+def serve_study(study: Study, pools: Sequence[PlannedPool], trace: Trace, draw: int | None, *, keep: bool) -> RunRecord:
     """The run, as sim.cluster.simulation would have it; nothing of `event_by_event` may hold. `keep` keeps the iteration log, but not of
     a trace that is served in epochs (sim.study.epochs). Raises OverflowError for more time than the integer clock holds.
     """
@@ -185,12 +185,12 @@ def run_directly(study: Study, pools: Sequence[PlannedPool], trace: Trace, draw:
         return in_epochs(
             trace,
             pool.spec.most,
-            lambda part: run_trace(part, config, cost, pool.host, pool.spec.most, *router, keep=False, fast=fast),
+            lambda part: serve_trace(part, config, cost, pool.host, pool.spec.most, *router, keep=False, fast=fast),
         )
     if len(pools) > 1:
         return _handed_over(study, [each.at(draw) for each in pools], [each.cost(draw) for each in pools], trace, keep=keep)
     moves = _moves(study.whole_fleet, pool, trace) if pool.spec.fetch else None
-    return run_trace(trace, config, pool.cost(draw), pool.host, pool.spec.most, *router, moves, keep=keep)
+    return serve_trace(trace, config, pool.cost(draw), pool.host, pool.spec.most, *router, moves, keep=keep)
 
 
 def wait_in_turn(trace: Trace) -> bool:
@@ -225,10 +225,10 @@ def _handed_over(study: Study, pools: Sequence[PlannedPool], costs: Sequence[Ite
     for pool, cost in zip(pools, costs, strict=True):
         d = pool.spec.deployment
         servers.append(Servers(pool.config, cost.steps, pool.host, pool.spec.most, d.router, dict(d.router_options)))
-    return run_handed_over(trace, servers, costs, handover, study.workload.max_concurrency, keep=keep)
+    return serve_apart(trace, servers, costs, handover, study.workload.max_concurrency, keep=keep)
 
 
-def run_handed_over(
+def serve_apart(
     trace: Trace,
     pools: Sequence[Servers],
     costs: Sequence[IterationCost],
@@ -245,7 +245,7 @@ def run_handed_over(
     return _record(trace, run, pools, costs, keep=keep, moved=True)
 
 
-def run_trace(
+def serve_trace(
     trace: Trace,
     config: EngineConfig,
     cost: IterationCost,

@@ -24,7 +24,7 @@ from sim.cluster.losses import Losses, changes_of
 from sim.errors import UsageError
 from sim.results.metrics import request_latencies_ms
 from sim.results.record import RunRecord
-from sim.study.run import check_all_fit, planned, run_planned
+from sim.study.run import check_all_fit, planned, run_pools
 from sim.study.studied import PlannedPool, Study
 from sim.workload.trace import Trace
 from sim.workload.workload import Workload
@@ -146,7 +146,7 @@ class Lasts:
         study = self.study
         if self._lost and (changes := changes_of(self._lost, float(np.nanmax(trace.arrival_s)), [redraw.seed if redraw else 0, trial])):
             study = replace(study, fleet=replace(study.whole_fleet, changes=changes))
-        return run_planned(study, self.pools, trace, trial), last_start_s(study.workload, trace)
+        return run_pools(study, self.pools, trace, trial), last_start_s(study.workload, trace)
 
 
 def without_rare(trace: Trace, pools: Sequence[PlannedPool]) -> Trace:
@@ -170,7 +170,7 @@ def outgrows(study: Study) -> bool:
     def run(requests: int) -> tuple[RunRecord, float]:
         trace = redraw(0, requests)
         check_all_fit(study, trace, pools)
-        return run_planned(study, pools, trace), last_start_s(study.workload, trace)
+        return run_pools(study, pools, trace), last_start_s(study.workload, trace)
 
     return until_still(run, lambda _: [0.0]).grows
 

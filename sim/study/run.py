@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -29,7 +30,7 @@ from sim.engine.sglang_options import SglangOptions
 from sim.errors import UsageError
 from sim.results.record import RunRecord
 from sim.study.deployment import mean_context, plan_engine, with_adapters
-from sim.study.direct import event_by_event, run_directly
+from sim.study.direct import event_by_event, serve_study
 from sim.study.fleet_spec import PoolSpec
 from sim.study.studied import PlannedPool, Progress, Study
 from sim.ticks import TICK_S
@@ -101,7 +102,7 @@ def _check_fit(trace: Trace, mine: NDArray[np.bool_], config: EngineConfig) -> N
             check_admitted(request, config, SglangOptions.of(config))
 
 
-def run_planned(
+def run_pools(
     study: Study,
     pools: Sequence[PlannedPool],
     trace: Trace,
@@ -110,63 +111,46 @@ def run_planned(
     keep_iterations: bool = False,
     on_progress: Progress | None = None,
 ) -> RunRecord:
-    """One run of the trace: one call of the engine in rows where that applies (sim.study.direct), else, without a log, the fast path where
-    that does.
+    """One run of the trace: one call of the engine in rows where that applies (sim.study.direct), else event by event, without a log by
+    engines in rows where these do.
     """
-    if (served := _directly(study, pools, trace, draw, keep_iterations)) is not None:
-        if on_progress is not None:
-            on_progress(len(trace), len(trace))
-        return served
-    if not keep_iterations and (record := run_fast(study, pools, trace, draw, on_progress)) is not None:
-        return record
-
-    def stepped(config: EngineConfig, cost: IterationCost) -> Engine:
-        scheduler = make_scheduler(config)
-        if isinstance(scheduler, VllmScheduler):
-            scheduler.copies_take(*cost.steps.host_link)
-        return SteppedEngine(scheduler, cost)
-
-    return _run(study, pools, trace, draw, stepped, keep_iterations, on_progress)
-
-
-def runs_directly(study: Study, pools: Sequence[PlannedPool], trace: Trace, draw: int | None = None, keep: bool = True) -> bool:
-    """Whether the engine in rows serves the run (sim.study.direct), and would `keep` its log at no great cost."""
-    return not event_by_event(study, pools, trace, keep)
-
-
-def _directly(study: Study, pools: Sequence[PlannedPool], trace: Trace, draw: int | None, keep: bool) -> RunRecord | None:
-    if not runs_directly(study, pools, trace, draw, keep):
-        return None
-    try:
-        return run_directly(study, pools, trace, draw, keep=keep)
-    except OverflowError:  # six days of simulated time: Python's whole numbers have no end
-        return None
-
-
-def run_fast(
-    study: Study, pools: Sequence[PlannedPool], trace: Trace, draw: int | None = None, on_progress: Progress | None = None
-) -> RunRecord | None:
-    """One run on the fast path: the same results, no iteration log. None where that does not apply: a scheduler or cost is not covered,
-    clients give up, or a replica fails.
-    """
-    if (served := _directly(study, pools, trace, draw, False)) is not None:
-        return served
-    if not study.whole_fleet.plain or any(uncovered(pool.config) for pool in pools):
-        return None
-    config = pools[0].config
-    shared: Mapping[str, int] = {}
-    numbers: dict[Hashable, int] = {}
-    if any(pool.config.enable_prefix_caching for pool in pools):
-        shared = shared_blocks(trace, config.block_size, config.max_model_len)
-
-    quick, most = worth(trace), int((trace.prompt_tokens + trace.output_tokens).max())
-
-    def fast(config: EngineConfig, cost: IterationCost) -> Engine:
-        return RowsEngine(config, cost.steps, shared, numbers, quick, most)
-
-    record = _run(study, pools, trace, draw, fast, False, on_progress, Clock())
+    if not event_by_event(study, pools, trace, keep_iterations):
+        with suppress(OverflowError):  # six days of simulated time: Python's whole numbers have no end
+            record = serve_study(study, pools, trace, draw, keep=keep_iterations)
+            if on_progress is not None:
+                on_progress(len(trace), len(trace))
+            return record
+    if keep_iterations or not _in_rows(study, pools):
+        return _run(study, pools, trace, draw, _stepped, keep_iterations, on_progress)
+    record = _run(study, pools, trace, draw, _engines_in_rows(pools, trace), False, on_progress, Clock())
     gc.collect(0)  # an engine and what calls it hold each other, megabytes a run, and commands look for circles rarely
     return record
+
+
+def is_quick(study: Study, pools: Sequence[PlannedPool], trace: Trace) -> bool:
+    """Whether a run without a log is one of the engine in rows."""
+    return not event_by_event(study, pools, trace, False) or _in_rows(study, pools)
+
+
+def _in_rows(study: Study, pools: Sequence[PlannedPool]) -> bool:
+    """Whether engines in rows stand for those of a run without a log: none fails, and nobody asks what caches hold."""
+    return study.whole_fleet.plain and not any(uncovered(pool.config) for pool in pools)
+
+
+def _stepped(config: EngineConfig, cost: IterationCost) -> Engine:
+    scheduler = make_scheduler(config)
+    if isinstance(scheduler, VllmScheduler):
+        scheduler.copies_take(*cost.steps.host_link)
+    return SteppedEngine(scheduler, cost)
+
+
+def _engines_in_rows(pools: Sequence[PlannedPool], trace: Trace) -> Callable[[EngineConfig, IterationCost], Engine]:
+    """Makes engines of one run, which know the names of KV blocks that its requests share."""
+    config, shared, numbers = pools[0].config, dict[str, int](), dict[Hashable, int]()
+    if any(pool.config.enable_prefix_caching for pool in pools):
+        shared = shared_blocks(trace, config.block_size, config.max_model_len)
+    quick, most = worth(trace), int((trace.prompt_tokens + trace.output_tokens).max())
+    return lambda config, cost: RowsEngine(config, cost.steps, shared, numbers, quick, most)
 
 
 def _run(

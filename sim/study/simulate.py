@@ -30,7 +30,7 @@ from sim.study.deployment import Deployment
 from sim.study.direct import event_by_event
 from sim.study.fleet_spec import Fleet
 from sim.study.lasting import Lasting, Lasts, can_last, outgrows
-from sim.study.run import check_all_fit, planned, run_fast, run_planned, runs_directly
+from sim.study.run import check_all_fit, is_quick, planned, run_pools
 from sim.study.strata import of_hosts, predictors
 from sim.study.studied import PlannedPool, Progress, Study
 from sim.workers import in_threads
@@ -128,7 +128,7 @@ class Run(Shown):
     def draw_records(self, count: int = DEFAULT_DRAWS) -> Iterator[RunRecord]:
         """The requests of a run at each of `count` draws of the rates, those behind `rate_intervals`; same workload, no iteration log."""
         for draw in range(count):
-            yield run_planned(self.study, self.pools, self.study.workload.trace, draw)
+            yield run_pools(self.study, self.pools, self.study.workload.trace, draw)
 
     @property
     def power(self) -> Power | None:
@@ -148,8 +148,10 @@ class Run(Shown):
         trace = self.study.workload.trace
         if trace.offered_rate_per_s is None or len(trace) > AT_ONCE_UP_TO:
             return None
-        record = run_fast(self.study, self.pools, trace.retimed(np.zeros(len(trace))))
-        return None if record is None else float(summarise(record)["request_throughput"])
+        at_once = trace.retimed(np.zeros(len(trace)))
+        if not is_quick(self.study, self.pools, at_once):
+            return None
+        return float(summarise(run_pools(self.study, self.pools, at_once))["request_throughput"])
 
     @property
     def host_matters(self) -> tuple[str, float] | None:
@@ -168,7 +170,7 @@ class Run(Shown):
         not looked at: of more than REPEATS_UP_TO requests, and where no fast path applies.
         """
         trace = self.study.workload.trace
-        return len(trace) <= REPEATS_UP_TO and runs_directly(self.study, self.pools, trace) and outgrows(self.study)
+        return len(trace) <= REPEATS_UP_TO and not self.event_by_event and outgrows(self.study)
 
     def goal(self, metric: str, limit: float, on_progress: Progress | None = None) -> Goal:
         """Whether a figure is at most `limit`, and with what chance: for a load that lasts (sim.study.lasting) where one can and the figure
@@ -252,9 +254,9 @@ def run_study(study: Study, *, draws: int | None = None, keep_iterations: bool =
     pools, trace = planned(study), study.workload.trace
     check_all_fit(study, trace, pools)
     first = _scaled(on_progress, 0, (draws or 0) + 1)
-    record = run_planned(study, pools, trace, keep_iterations=keep_iterations, on_progress=first)
+    record = run_pools(study, pools, trace, keep_iterations=keep_iterations, on_progress=first)
     summary = summarise(record, study.goodput) | _hit_rates(pools, record) | _gpu_hours(study, record)
-    direct = runs_directly(study, pools, trace)
+    direct = not event_by_event(study, pools, trace)
     few = len(record.iterations["start_s"]) <= (LOGGED_DIRECTLY_UP_TO if direct else LOGGED_UP_TO)
     logged = keep_iterations and few and (direct or bool(draws))
     each = in_threads if direct and worth(trace) else _in_turn
@@ -263,7 +265,7 @@ def run_study(study: Study, *, draws: int | None = None, keep_iterations: bool =
 
     def at(draw: int | None) -> Drawn:
         report = None if draws is None or draw is None else _scaled(on_progress, draw + 1, count + 1)
-        return _drawn(run_planned(study, pools, head, draw, keep_iterations=logged, on_progress=report), study)
+        return _drawn(run_pools(study, pools, head, draw, keep_iterations=logged, on_progress=report), study)
 
     others = each(at, range(count))
     figures = _columns([figures for figures, _ in others])
@@ -325,7 +327,7 @@ def requests_of(study: Study, draws: Iterable[int | None]) -> Iterator[RunRecord
     """Runs at these draws of the rates (None: at their medians): requests, without figures and iteration log."""
     pools, trace = planned(study), study.workload.trace
     check_all_fit(study, trace, pools)
-    return (run_planned(study, pools, trace, draw) for draw in draws)
+    return (run_pools(study, pools, trace, draw) for draw in draws)
 
 
 def provenance(study: Study, config: EngineConfig) -> dict[str, Any]:
@@ -389,8 +391,9 @@ def _repeats(
     def figures_of(repeat: int) -> dict[str, float | int] | None:
         trace = redraw(repeat)
         check_all_fit(study, trace, pools)
-        record = run_planned(study, pools, trace, keep_iterations=True) if logged else run_fast(study, pools, trace)
-        return None if record is None else summarise(record, study.goodput)
+        if not logged and not is_quick(study, pools, trace):
+            return None
+        return summarise(run_pools(study, pools, trace, keep_iterations=logged), study.goodput)
 
     figures = _all_or_none(figures_of, range(REPEATS - 1), each)
     names = {name for found in figures for name in found}
@@ -426,9 +429,9 @@ def _trials(run: Run, metric: str) -> Callable[[int], float]:
     def figure(trial: int) -> float:
         trace = redraw(trial) if redraw else study.workload.trace
         check_all_fit(study, trace, pools)
-        summary = summarise(run_planned(study, pools, trace, trial), study.goodput)
+        summary = summarise(run_pools(study, pools, trace, trial), study.goodput)
         if metric not in summary:  # read off the iteration log
-            summary = summarise(run_planned(study, pools, trace, trial, keep_iterations=True), study.goodput)
+            summary = summarise(run_pools(study, pools, trace, trial, keep_iterations=True), study.goodput)
         return float(summary[metric]) * float(factors[trial])
 
     return figure

@@ -32,7 +32,7 @@ from sim.study.fleet_spec import (
     Fleet,
     PoolSpec,
 )
-from sim.study.run import planned, run_planned
+from sim.study.run import planned, run_pools
 from sim.study.simulate import fleet_study
 from sim.workers import cores, end_with_parent
 from sim.workload.agent_sessions import AgentSessions, draw_sessions
@@ -116,7 +116,7 @@ def run(policy: str, workload: Workload) -> dict[str, float]:
     deployment = Deployment.of("Qwen3-Coder-30B-A3B", "H100", kv_dtype="fp8", replicas=8, max_model_len=200_000, **router)
     pool = PoolSpec(deployment, fetch=fetch, bytes_per_s=LINKS[link] if link in LINKS else 1e9 * float(link))
     study = fleet_study(Fleet((pool,)), workload, study_rates)
-    record = run_planned(study, planned(study), study.workload.trace)
+    record = run_pools(study, planned(study), study.workload.trace)
     return summarise(record) | tails(record)
 
 

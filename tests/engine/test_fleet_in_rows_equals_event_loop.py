@@ -32,7 +32,7 @@ from sim.engine.rows.made import uncovered
 from sim.engine.rows.served import Expanded
 from sim.rates.serving import HostRates
 from sim.results.record import AT_ENGINE, RunRecord
-from sim.study.direct import run_handed_over, run_trace
+from sim.study.direct import serve_apart, serve_trace
 from sim.ticks import TICK_S
 from sim.workload.content import Grown, SystemPrompt
 from sim.workload.sources import TraceSource
@@ -79,7 +79,7 @@ class Case:
 
     def in_arrays(self, *, fast: bool = False, keep: bool = True) -> RunRecord:
         asked = self.trace, self.config, self.cost, self.host, self.replicas, self.router, self.options, self.clients, self.moves
-        return run_trace(*asked, keep=keep, fast=fast, apart=not fast and not self.together)
+        return serve_trace(*asked, keep=keep, fast=fast, apart=not fast and not self.together)
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class Apart(Case):
     def in_arrays(self, *, fast: bool = False, keep: bool = True) -> RunRecord:
         servers = [Servers(each.config, each.cost.steps, each.host, each.replicas, each.router, each.options) for each in self.pools]
         assert self.handover
-        return run_handed_over(self.trace, servers, [each.cost for each in self.pools], self.handover, self.clients, keep=keep, fast=fast)
+        return serve_apart(self.trace, servers, [each.cost for each in self.pools], self.handover, self.clients, keep=keep, fast=fast)
 
 
 @st.composite

@@ -17,7 +17,7 @@ from sim.planning.spot import Spot
 from sim.planning.trials import Here, Trial
 from sim.results.metrics import request_latencies_ms
 from sim.slo import parse_slo
-from sim.study.run import planned, run_planned
+from sim.study.run import planned, run_pools
 from tests.cli import run
 from tests.planning.offered import SLO
 from tests.planning.synthetic import TTFT
@@ -127,7 +127,7 @@ def test_what_a_lost_replica_finishes_hardly_shows():
     def p99(action):
         changes = (Change(10.0, 0, action), Change(25.0, 0, "start"))
         lost = replace(study, fleet=replace(study.whole_fleet, changes=changes))
-        return np.mean([np.quantile(request_latencies_ms(run_planned(lost, planned(lost), each))["ttft"], 0.99) for each in traces])
+        return np.mean([np.quantile(request_latencies_ms(run_pools(lost, planned(lost), each))["ttft"], 0.99) for each in traces])
 
     assert p99("drain") == pytest.approx(p99("fail"), rel=0.05)
 

@@ -13,7 +13,7 @@ from sim.specs.models import get_model
 from sim.specs.precision import Precision
 from sim.study.deployment import Deployment, Limits
 from sim.study.fleet_spec import Fleet, PoolSpec
-from sim.study.run import planned, run_planned
+from sim.study.run import planned, run_pools
 from sim.study.simulate import DEFAULT_DRAWS, _shortened, run_study
 from sim.study.simulate_question import Simulate
 from sim.workload.workload import Workload
@@ -52,7 +52,7 @@ def widths(intervals):
 
 def by_200_runs(study):
     pools, trace = planned(study), study.workload.trace
-    found = [summarise(run_planned(study, pools, trace, draw), {}) for draw in range(200)]
+    found = [summarise(run_pools(study, pools, trace, draw), {}) for draw in range(200)]
     return widths(rate_intervals({name: [float(each[name]) for each in found] for name in LATENCIES}))
 
 

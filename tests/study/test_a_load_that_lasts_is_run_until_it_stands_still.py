@@ -12,7 +12,7 @@ from sim.study import lasting
 from sim.study.deployment import Deployment
 from sim.study.fleet_spec import Fleet, PoolSpec
 from sim.study.lasting import Lasts, can_last, one_of_many, part_of_many
-from sim.study.run import planned, run_planned
+from sim.study.run import planned, run_pools
 
 
 def study(rate, replicas=1, gpu="H100", **drawn):
@@ -88,7 +88,7 @@ def test_near_saturation_a_part_differs_by_pooling_and_a_short_whole_by_its_star
     def mean_ms(replicas, requests, seed):
         fleet = study(per_replica * replicas, replicas, "L40S", output_len=32, length_cv=1.0)
         fleet = replace(fleet, deployment=replace(fleet.deployment, router="least-requests"))
-        found = request_latencies_ms(run_planned(fleet, planned(fleet), fleet.workload.redraw(seed, requests)))["ttft"]
+        found = request_latencies_ms(run_pools(fleet, planned(fleet), fleet.workload.redraw(seed, requests)))["ttft"]
         return float(found[requests // 4 :].mean())
 
     runs = [[mean_ms(*load, seed) for load in ((8, 8_000), (32, 32_000), (32, 8_000))] for seed in range(6)]

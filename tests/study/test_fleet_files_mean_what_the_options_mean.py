@@ -1,6 +1,7 @@
 """A fleet file means what the command's options mean, pools run alike on both paths, and a wrong file is one line that names the place."""
 
 import json
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from sim.cluster.router import ROUTERS
 from sim.errors import UsageError
 from sim.rates.serving import as_served
 from sim.study.fleet_spec import Fleet, PoolSpec
-from sim.study.run import planned, run_fast, run_planned
+from sim.study.run import is_quick, planned, run_pools
 from sim.study.simulate import fleet_study, run_study
 from sim.study.simulate_question import simulate
 from tests.cli import run
@@ -72,11 +73,13 @@ def disaggregated(router, slow, seed, blocks):
 
 @settings(max_examples=25)
 @given(router=st.sampled_from(sorted(ROUTERS)), slow=st.booleans(), seed=st.integers(0, 10**6), blocks=st.sampled_from([300, 2000]))
-def test_disaggregated_fleets_take_the_fast_path_to_the_bit(router, slow, seed, blocks):
+def test_disaggregated_fleets_run_in_rows_as_event_by_event(router, slow, seed, blocks):
     study = disaggregated(router, slow, seed, blocks)
     pools, trace = planned(study), study.workload.trace
-    logged, fast = run_planned(study, pools, trace, keep_iterations=True), run_fast(study, pools, trace)
-    assert fast is not None
+    assert is_quick(study, pools, trace)
+    fast = run_pools(study, pools, trace)
+    with patch("sim.study.run.event_by_event", return_value="asked for"):
+        logged = run_pools(study, pools, trace, keep_iterations=True)
     for column, values in logged.requests.items():
         np.testing.assert_array_equal(values, fast.requests[column], column)
     assert logged.paid_s == fast.paid_s

@@ -12,7 +12,7 @@ from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 from sim.study import epochs
 from sim.study.deployment import Deployment
-from sim.study.run import planned, run_planned
+from sim.study.run import planned, run_pools
 from sim.study.studied import Study
 from sim.ticks import TICK_S
 from sim.workload.trace import TraceBuilder
@@ -70,12 +70,12 @@ def test_epochs_agree_to_the_tick(monkeypatch, replicas, rate_per_s):
     trace, deployment = builder.build(), Deployment(get_model("Llama-3.1-8B"), get_gpu("H100"), replicas=replicas)
     study = Study(deployment, Workload(trace), load_rates(deployment, draws=2))
     pools = planned(study)
-    whole = run_planned(study, pools, trace)
+    whole = run_pools(study, pools, trace)
     monkeypatch.setattr(epochs, "LONGEST_S", 0.0)
     monkeypatch.setattr(epochs, "EPOCH_S", 60.0)
     parts = []
     monkeypatch.setattr(epochs, "_moved", lambda *given, moved=epochs._moved: parts.append(given) or moved(*given))
-    record = run_planned(study, pools, trace)
+    record = run_pools(study, pools, trace)
     assert len(parts) > 5
     for name, column in whole.requests.items():
         np.testing.assert_allclose(record.requests[name], column, rtol=0.0, atol=TICK_S, err_msg=name)
