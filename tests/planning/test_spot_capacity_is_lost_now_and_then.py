@@ -84,7 +84,7 @@ def test_what_a_notice_is_too_short_for_is_served_anew():
     def tokens(notice_s):
         changes = [Change(10.0, 0, "drain"), Change(10.0 + notice_s, 0, "fail"), Change(40.0, 0, "start")]
         lost = replace(study, fleet=replace(study.whole_fleet, changes=tuple(changes)))
-        record = run_planned(lost, planned(lost), trace)
+        record = run_pools(lost, planned(lost), trace)
         return record.requests["finish_s"]
 
     short, long = tokens(0.1), tokens(25.0)
