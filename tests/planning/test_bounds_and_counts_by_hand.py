@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from sim.planning.bounds import ENOUGH, NO_LOAD, TRIALS, Bounds, Deadline, OfferedLoad, _lasting_load, _load, deadline_of, states_of
+from sim.planning.bounds import ENOUGH, NO_LOAD, TRIALS, Bounds, Deadline, OfferedLoad, _lasting_load, _load, _Times, deadline_of, states_of
 from sim.planning.choices import Choice, Part
 from sim.planning.day import hours_of
 from sim.planning.highest_rate import sustained
@@ -64,6 +64,22 @@ def test_the_strictest_share_sets_the_deadline():
     assert found.finish_share == pytest.approx(0.49)
     good = deadline_of(parse_slo(["good>=95%"], {"ttft": 500.0}), {"ttft": 500.0})
     assert (good.first_share, good.first_s) == pytest.approx((0.95, 0.5))
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "per_token_s"),
+    [
+        (0.04, math.inf),
+        (0.06, 0.04),
+        (0.08, 0.03),
+        (0.1, 0.03),
+        (0.2, 0.03),
+    ],  # a batch beyond the last that keeps it bounds what lies between
+)
+def test_the_largest_batch_that_keeps_the_limit_sets_the_time_of_a_token(limit_s, per_token_s):
+    times = _Times(None, Deadline(token_share=0.9, token_s=limit_s), {})
+    times._ladder[64] = [(1.0, np.array([0.06])), (2.0, np.array([0.08])), (4.0, np.array([0.12]))]
+    assert times._token_s(64, 0) == pytest.approx(per_token_s)
 
 
 def test_enough_is_the_least_that_leaves_a_count_open():
