@@ -27,6 +27,6 @@ def test_dask_of_this_machine_leaves_no_scratch_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     with dask_pool("local", 1) as pool:
-        assert pool.executor.submit(sum, [1, 2]).result(30) == 3
+        assert pool.executor.submit(sum, [1, 2]).result(60) == 3
         assert any(name.startswith("simctl-dask-") for name in os.listdir(tmp_path))
     assert not [name for name in os.listdir(tmp_path) if "dask" in name]

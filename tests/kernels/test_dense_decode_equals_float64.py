@@ -15,8 +15,10 @@ def error(cache: caches.Cache, **options) -> float:
     return reference.relative_error(out, reference.dense_decode(*cache.args, **reference_options))
 
 
-@pytest.mark.parametrize("dtype", list(ERROR_BOUND))
-@pytest.mark.parametrize("group", range(1, 9))
+FIRST, *OTHERS = ERROR_BOUND
+
+
+@pytest.mark.parametrize(("dtype", "group"), [*((FIRST, group) for group in range(1, 9)), *((dtype, 7) for dtype in OTHERS)])
 def test_every_group_size_and_dtype(dtype: torch.dtype, group: int) -> None:
     cache = caches.make(group, [37, 70], heads_kv=1, group=group, dtype=dtype)
     assert error(cache, tile=32, splits=2) <= ERROR_BOUND[dtype]

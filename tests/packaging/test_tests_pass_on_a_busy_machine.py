@@ -6,7 +6,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, settings
 
 TESTS = Path(__file__).parents[1]
-WAITS = re.compile(r"(?:timeout=|monotonic\(\) \+ |\.(?:wait|join)\()(\d+(?:\.\d+)?)")
+WAITS = re.compile(r"(?:timeout=|monotonic\(\) \+ |\.(?:wait|join|result)\()(\d+(?:\.\d+)?)")
 
 
 def test_properties_have_no_deadline():

@@ -61,7 +61,7 @@ def test_a_scheduler_behind_tls_is_reached_by_dasks_certificates(tmp_path) -> No
         with pytest.raises(SimctlError, match="names no certificates"), dask_pool(address, 0):
             pass
         with dask.config.set({f"distributed.comm.tls.{name}": value for name, value in given.items()}), dask_pool(address, 0) as pool:
-            assert pool.executor.submit(sum, [1, 2]).result(10) == 3
+            assert pool.executor.submit(sum, [1, 2]).result(60) == 3
 
 
 @pytest.mark.parametrize("workers", ["0", "257", "two", "http://a:1"])
