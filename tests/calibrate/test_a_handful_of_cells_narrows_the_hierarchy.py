@@ -7,12 +7,13 @@ import pytest
 
 from calibrate.sampling import Settings
 from calibrate.steps.fit import StepFit
-from calibrate.steps.gpu_priors import like, starting_priors
+from calibrate.steps.gpu_priors import OTHER_PRODUCTS, like, population_priors, starting_priors
 from calibrate.steps.random_rates import value
 from calibrate.steps.step_model import log_times
 from sim.cost.provenance import GIVEN
 from sim.cost.rates import UNITS, Rates
 from sim.rates.posterior import rates_for
+from sim.rates.priors import priors as declared
 from sim.specs.gpus import get_gpu
 from sim.specs.precision import Precision
 from studies.sbc.cells import step_cells
@@ -40,6 +41,17 @@ def test_a_prior_has_the_quantiles_of_the_draws_it_is_made_like():
     assert wider.sigma == pytest.approx(np.hypot(0.4, 0.3), rel=0.05)
     at_the_peak = like(np.full(100, 3e12), 3e12, 0.0, GIVEN)
     assert 0.99 * 3e12 < at_the_peak.median < 3e12
+
+
+def test_what_the_population_has_draws_of_is_a_gpus_prior():
+    gpu, share = get_gpu("L4"), 0.8 + 0.02 * np.random.default_rng(0).standard_normal(1000)
+    found = {"beta": share, "linear_flops_per_s": share, "c0_s": 3e-3 * np.exp(0.1 * np.random.default_rng(1).standard_normal(1000))}
+    sixteen, eight = (population_priors(found, gpu, Precision(dtype)) for dtype in ("bf16", "fp8"))
+    assert sixteen["beta"].median == pytest.approx(0.8 * gpu.memory_bandwidth, rel=0.01)
+    assert sixteen["c0_s"].median == pytest.approx(3e-3, rel=0.02)
+    assert sixteen["c0_s"].sigma == pytest.approx(0.1, rel=0.1)
+    assert sixteen["kernel_s"] == declared(gpu, Precision(), published=False)["kernel_s"]
+    assert sixteen["linear_flops_per_s"].sigma < eight["linear_flops_per_s"].sigma == OTHER_PRODUCTS
 
 
 def test_products_of_a_dtype_that_no_engine_ran_keep_the_datasheet():

@@ -1,5 +1,7 @@
 """`simctl explain` of a run whose columns or attributes are odd ends in one line that names the file, never in a traceback."""
 
+from itertools import cycle
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -29,30 +31,30 @@ def attribute(name, value):
     return lambda data: data.assign_attrs({name: value})
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        *(nan(name) for name in ("arrival_s", "chunk_tokens", "prompt_tokens", "start_s", "duration_s")),
-        *(texts(name) for name in ("arrival_s", "stall_s", "term_s", "chunk_tokens", "start_s")),
-        attribute("block_size", ""),
-        attribute("block_size", "sixteen"),
-        attribute("enable_prefix_caching", np.array([1, 2])),
-        attribute("enable_prefix_caching", ""),
-        attribute("host_request_s", "x"),
-        attribute("host_request_s", np.array([], dtype=float)),
-        attribute("pools", "one"),
-    ],
+DAMAGES = (
+    *(nan(name) for name in ("arrival_s", "chunk_tokens", "prompt_tokens", "start_s", "duration_s")),
+    *(texts(name) for name in ("arrival_s", "stall_s", "term_s", "chunk_tokens", "start_s")),
+    attribute("block_size", ""),
+    attribute("block_size", "sixteen"),
+    attribute("enable_prefix_caching", np.array([1, 2])),
+    attribute("enable_prefix_caching", ""),
+    attribute("host_request_s", "x"),
+    attribute("host_request_s", np.array([], dtype=float)),
+    attribute("pools", "one"),
 )
-def test_one_line_that_names_the_file(damage, whole, tmp_path):
+ASKED = (("3",), ("--slowest", "3"), ("3", "--json"))  # a third of the damages each: half a second goes into reading a run
+
+
+@pytest.mark.parametrize(("damage", "asked"), list(zip(DAMAGES, cycle(ASKED), strict=False)))
+def test_one_line_that_names_the_file(damage, asked, whole, tmp_path):
     damage(whole).to_netcdf(tmp_path / "run.nc", engine="h5netcdf")
-    for asked in (("3",), ("--slowest", "3"), ("3", "--json")):
-        code, out, err = run("explain", str(tmp_path), *asked)
-        if code:  # what an answer does not need may be odd
-            assert (out, err.count("\n")) == ("", 1), err
-            assert err.startswith("simctl: ")
-        else:
-            assert out
-            assert err == ""
+    code, out, err = run("explain", str(tmp_path), *asked)
+    if code:  # what an answer does not need may be odd
+        assert (out, err.count("\n")) == ("", 1), err
+        assert err.startswith("simctl: ")
+    else:
+        assert out
+        assert err == ""
 
 
 def test_some_of_these_are_refused_by_name(whole, tmp_path):

@@ -37,4 +37,5 @@ def test_prompts_that_a_graph_holds_or_that_come_together_say_nothing_of_launchi
     together = tuple(t if i < 2 else made.token_s[2] + 0.1 * APART_S * i for i, t in enumerate(made.token_s))
     assert launch_waits(replace(made, token_s=together)) == []
     assert launch_waits(replace(made, token_s=None)) == []
+    assert launch_factor([streams(np.full(12, 0.040))], 0.0, WORK) == (HOSTS_LAUNCH, np.hypot(HOSTS_SD, LOADS_SD))  # nothing to launch
     assert launch_factor([streams(np.full(4, 0.022))], IN_PROCESS_S, WORK) == (HOSTS_LAUNCH, np.hypot(HOSTS_SD, LOADS_SD))

@@ -27,6 +27,14 @@ def test_c0_shown_and_request_latency(learnt):
     assert learnt.overhead.exposed_share == pytest.approx(EXPOSED, rel=1e-6)
     assert learnt.host.request_s + learnt.host.serial_s == pytest.approx(REQUEST_S + SERIAL_S, abs=1e-4)
     assert set(learnt.fitted_to) == {"low", "n1", "n4", "n16", "n32", "n64"}
+    assert (learnt.overhead.token_s, learnt.overhead.prompt_token_s) == (learnt.host.token_s, learnt.host.prompt_token_s)
+    assert learnt.host.token_s != learnt.host.prompt_token_s
+
+
+def test_a_window_without_clients_is_no_rung():
+    """An open loop may say what its steps took; how many it had beside it, it does not."""
+    windowed = replace(open_loop("open", 1.0, 30, seed=2), window_step_s=RUNGS[0].window_step_s)
+    assert fit_overhead(RUN, IN_PROCESS, [LOW], (*RUNGS[:2], windowed)).fitted_to == ("low", "n1", "n4")
 
 
 def test_every_draw_meets_the_windows(learnt):
