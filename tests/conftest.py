@@ -18,8 +18,11 @@ SHARED = {
     "tests/calibrate/test_censored_knees_are_compared_fairly.py": "knees and memory",
     "tests/calibrate/test_every_model_is_calibrated_by_simulation.py": "knees and memory",
     "tests/calibrate/test_kv_blocks_are_predicted_from_memory.py": "knees and memory",
-    # what tests/report/results.py saves
+    # what tests/report/results.py saves, in eight seconds
+    "tests/report/test_a_run_outside_its_noise_says_so.py": "reports",
     "tests/report/test_bands_are_the_draws.py": "reports",
+    "tests/report/test_browsers_draw_every_picture.py": "reports",
+    "tests/report/test_every_picture_is_a_file_too.py": "reports",
     "tests/report/test_report_refuses_in_one_line.py": "reports",
     "tests/report/test_reports_are_whole_and_fetch_nothing.py": "reports",
     "tests/report/test_reports_escape_what_they_show.py": "reports",
