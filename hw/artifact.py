@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "simctl-measurement/1"
 FORMAT = ("v110", "v110")  # of HDF5: a third of the default's overhead, which would be most of a small file
-NUMBERS = {"zlib": True, "shuffle": True, "complevel": 9}
+NUMBERS: dict[str, Any] = {"zlib": True, "shuffle": True, "complevel": 9}
 TEXT = {"dtype": "S1", "zlib": True, "complevel": 9}  # text of any length is not compressed, arrays of characters are
 WALL_CLOCK_S = 1e6  # seconds beyond this count from 1970: too many digits for float32
 
@@ -68,12 +68,13 @@ def packed(dataset: xr.Dataset) -> memoryview:
     for name, variable in dataset.variables.items():
         if variable.dtype == np.float64:
             slim[name] = (variable.dims, narrowed(variable.values, str(variable.attrs.get("units", ""))), variable.attrs)
-    for variable in slim.variables.values():
+    encoding: dict[str, Mapping[str, Any]] = {}
+    for name, variable in slim.variables.items():
         variable.encoding = {}
-    packing: dict[str, Mapping[str, Any]] = {"f": NUMBERS, "i": NUMBERS, "u": NUMBERS, "O": TEXT, "U": TEXT}
-    encoding: dict[str, Mapping[str, Any]] = {
-        str(name): packing[v.dtype.kind] for name, v in slim.variables.items() if v.dtype.kind in packing
-    }
+        if variable.dtype.kind in "OU":
+            encoding[str(name)] = TEXT
+        elif variable.dtype.kind in "fiu":  # in one piece: files are read whole, and it packs better so
+            encoding[str(name)] = NUMBERS | ({"chunksizes": variable.shape} if variable.size else {})
     return netcdf_content({"/": slim}, {"/": encoding}, libver=FORMAT)
 
 

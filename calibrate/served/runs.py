@@ -34,6 +34,7 @@ from sim.workload.trace import Trace, TraceBuilder
 SCHEMA, SUITE = "simctl-measurement/1", "served"
 LOG_COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens", "first_token_s", "finish_s")
 AGAIN = re.compile(r"(.+) again(?: (\d+))?")  # name of a replicate: all that tells it in files up to protocol served/5
+WAIT_S = 1e-6  # unit of token_wait_us
 OF_REQUESTS = ("arrival_s", "prompt_tokens", "output_tokens", "ttft_s", "e2el_s", "cached_tokens", "session", "token_s", "content")
 MOST_CLIENTS, MOST_TOKENS, LONGEST_S = 2**20, 2**31, 1e7  # what a served run can be; beyond it a column means something else
 
@@ -241,10 +242,32 @@ def _checked(path: Path) -> Any:
     check_columns(data, path.name, "request", ("cached_tokens", "session", "turn"), numbers=("cached_tokens", "session", "turn"))
     numbers = ("rate_per_s", "replicate", "window_step_s", "shared_tokens", "documents")
     check_columns(data, path.name, "experiment", ("void", *numbers), numbers=numbers, seconds=("window_step_s",))
-    for name, seconds in (("token_time_s", ("token_time_s",)), ("token_gap_us", ())):
-        if name in data:
-            check_columns(data, path.name, "token", (name,), numbers=(name,), seconds=seconds)
+    if "token_wait_us" in data:
+        data = with_token_times(data, path.name)
+    elif "token_time_s" in data:
+        check_columns(data, path.name, "token", ("token_time_s",), seconds=("token_time_s",))
     return data
+
+
+def with_token_times(data: Any, name: str) -> Any:
+    """The measurement with token_time_s, as older files have it: s from the experiment's first send, request by request.
+
+    UsageError unless there are as many tokens of every request as output_tokens says.
+    """
+    check_columns(data, name, "token", ("token_request", "token_wait_us"), numbers=("token_request", "token_wait_us"))
+    with np.errstate(invalid="ignore"):  # what is no number becomes a count that no request has
+        request, counts = (data[column].values.astype(np.int64) for column in ("token_request", "output_tokens"))
+    if (request < 0).any() or (request >= len(counts)).any():
+        raise UsageError(f"{name}: token_request names requests that are not there")
+    found = np.bincount(request, minlength=len(counts))
+    if wrong := np.flatnonzero(found != counts).tolist():
+        says = f"output_tokens says {counts[wrong[0]]}, token_request has {found[wrong[0]]}"
+        raise UsageError(f"{name}, request {wrong[0] + 1} of the file: {says}")
+    passed = np.cumsum(data["token_wait_us"].values.astype(np.int64))
+    begins = np.flatnonzero(np.diff(data["experiment_index"].values[request], prepend=-1))  # of tokens: another experiment's first
+    before = np.insert(passed, 0, 0)[begins]
+    times = WAIT_S * (passed - np.repeat(before, np.diff(begins, append=len(request))))
+    return data.assign(token_time_s=("token", times[np.argsort(request, kind="stable")]))
 
 
 def _complete(data: Any, path: Path) -> list[int]:
@@ -336,14 +359,9 @@ def _starved_flags(data: Any) -> str:
 
 
 def token_times(data: Any, where: NDArray[np.int64]) -> tuple[Array, ...] | None:
-    """Arrival of every token of these requests, s from the experiment's first send; None in files without.
-
-    Files have the microseconds between tokens (token_gap_us), or, older ones, the times themselves (token_time_s).
-    """
+    """Arrival of every token of these requests, s from the experiment's first send; None in files without."""
     counts = data["output_tokens"].values.astype(np.int64)
-    name = next((each for each in ("token_gap_us", "token_time_s") if each in data), None)
-    if name is None or counts.sum() != data.sizes["token"]:
+    if "token_time_s" not in data or counts.sum() != data.sizes["token"]:
         return None
-    every, ends = data[name].values, np.cumsum(counts)
-    found = (every[ends[i] - counts[i] : ends[i]].astype(float) for i in where)
-    return tuple(np.cumsum(each) * 1e-6 if name == "token_gap_us" else each for each in found)
+    every, ends = data["token_time_s"].values, np.cumsum(counts)
+    return tuple(every[ends[i] - counts[i] : ends[i]].astype(float) for i in where)

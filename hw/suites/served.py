@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hw import machine
 from hw.artifact import table
@@ -71,7 +70,9 @@ REQUEST = {
     "ok": ("complete", "bool"),
     "error": ("what went wrong", ""),
 }
-GAP = "since the request's token before, a first one's since the experiment's first send; requests in order, output_tokens of each"
+TOKEN_REQUEST = "place along request of the one that the token belongs to; tokens as they came, experiment by experiment"
+TOKEN_WAIT = "since the token before of any request, an experiment's first token's since its first send"
+WAIT_S = 1e-6  # unit of token_wait_us
 EXPERIMENT = {
     "name": ("experiment", ""),
     "kind": ("ladder, closed, open, sessions or burst", ""),
@@ -242,10 +243,24 @@ def summary(experiment: PlannedLoad, records: list[ServedRequest]) -> dict[str, 
     return {"row": row, "requests": [_request(r, start) for r in records], "tokens": tokens}
 
 
-def _gaps_us(tokens: Sequence[Sequence[float]]) -> NDArray[np.int64]:
-    """Receive times of each request's tokens, s, as differences [token]: they pack into two thirds of what times do."""
-    gaps = [np.diff(np.round(np.asarray(one) * 1e6), prepend=0.0) for one in tokens]
-    return np.concatenate([np.zeros(0), *gaps]).astype(np.int64)
+def _as_they_came(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Tokens in the order in which they reached the client: of each its request, and the wait since the one before.
+
+    Tokens of one iteration come close together, so that this packs into three quarters of what every request's own times do.
+    """
+    requests, waits, sent = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)], 0
+    for record in records:
+        ticks = [np.round(np.asarray(one) / WAIT_S).astype(np.int64) for one in record["tokens"]]
+        request = np.repeat(np.arange(sent, sent + len(ticks)), [len(one) for one in ticks])
+        came = np.concatenate([np.zeros(0, np.int64), *ticks])
+        order = np.argsort(came, kind="stable")
+        requests.append(request[order].astype(np.int32))
+        waits.append(np.diff(came[order], prepend=0))
+        sent += len(ticks)
+    return {
+        "token_request": ("token", np.concatenate(requests), {"long_name": TOKEN_REQUEST, "units": "1"}),
+        "token_wait_us": ("token", np.concatenate(waits), {"long_name": TOKEN_WAIT, "units": "us"}),
+    }
 
 
 def _request(record: ServedRequest, start: float) -> dict[str, Any]:
@@ -270,14 +285,14 @@ def _request(record: ServedRequest, start: float) -> dict[str, Any]:
 def dataset(records: Sequence[dict[str, Any]], attrs: dict[str, Any]) -> Any:
     """The journal as a Dataset with dims `experiment`, `request` and `token`, and `iteration` where the server wrote them down.
 
-    Tokens lie flat: the first `output_tokens[0]` belong to request 0, and so on.
+    Tokens lie flat, in the order in which they came.
     """
     import xarray as xr
 
     rows = [dict(r["row"]) for r in records]
     requests = [{"experiment_index": i, **q} for i, r in enumerate(records) for q in r["requests"]]
     found = table("request", requests, REQUEST) | table("experiment", rows, EXPERIMENT)
-    found["token_gap_us"] = ("token", _gaps_us([one for r in records for one in r["tokens"]]), {"long_name": GAP, "units": "us"})
+    found |= _as_they_came(records)
     if log := attrs.pop("iterations_log", ""):
         with Path(log).open(encoding="ascii") as lines:
             found |= variables(by_experiment(lines, [float(row.get("began_unix_s", math.inf)) for row in rows]))

@@ -9,7 +9,7 @@ import pytest
 import xarray as xr
 
 from calibrate.served.overhead import fit_overhead
-from calibrate.served.runs import Experiment, read_served
+from calibrate.served.runs import Experiment, read_served, with_token_times
 from calibrate.served.scores import replicates, replicates_of
 from tests.cli import run
 from tests.served.made_runs import IN_PROCESS, RUN, open_loop
@@ -108,6 +108,7 @@ def test_a_low_load_sent_twice_is_learnt_from_as_a_whole():
 
 def test_validate_pairs_the_experiments_of_a_file_scores_both_and_prints_the_floor(tmp_path):
     served, data = read_served(PACKAGED), xr.open_dataset(PACKAGED, decode_timedelta=False).load()
+    data = with_token_times(data, PACKAGED.name).drop_vars(["token_request", "token_wait_us"])  # tokens request by request, to be cut
     names = ["open 2/s", "open 8/s"]
     keep = [[e.name for e in served.experiments].index(name) for name in names]
     index, tokens = data["experiment_index"].values, data["output_tokens"].values

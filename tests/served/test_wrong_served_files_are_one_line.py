@@ -50,7 +50,7 @@ def attribute(**changes):
             "sequence alone takes .*H100: wrong unit?",
         ),
         (column("arrival_s", np.nan), "of the file: needs 0 < first_token_s"),
-        (column("output_tokens", 0.0), "request 6 of the file: tokens are not whole numbers"),
+        (column("output_tokens", 0.0), "request 6 of the file: output_tokens says 0, token_request has 128"),
         (column("prompt_tokens", 1e300), "request 6 of the file: tokens are not whole numbers"),
         (column("prompt_tokens", 2.5), "request 6 of the file: tokens are not whole numbers"),
         (column("session", np.nan), "request 6 of the file: session is not a number of one"),
