@@ -115,7 +115,7 @@ class Bounds:
         for condition in self._conditions:
             if condition.figure.endswith("tpot_ms") and int((1e3 * unloaded <= condition.limit).sum()) < ENOUGH:
                 fastest = 1e3 * float(np.median(unloaded))
-                why = f"{condition.text}: a token takes {fastest:.3g} ms with nobody beside it"
+                why = f"{condition.text}: a token takes {fastest:.3g} ms at batch 1"
                 return CandidateState(why=why, unloaded_s=fastest / 1e3)
         units = max(float(self._units(pool, place, pools)) for place, pool in enumerate(pools))
         return CandidateState(fails=max(math.ceil(units) - 1, 0), unloaded_s=float(np.median(unloaded)))

@@ -78,7 +78,7 @@ class Candidate:
 @dataclass(slots=True)
 class CandidateState:
     """State of a choice: up to `fails` units do not do; or `why` it is out, or the choice that it is `same_as`. `unloaded_s` is a decode
-    step with nobody beside it.
+    step at batch 1.
     """
 
     fails: int = 0

@@ -27,7 +27,7 @@ def serving_lines(s: Serving, explained: bool = False) -> list[str]:
     lines.append(fill(f"{model_title(d.model.name)} on {place}: {prompt} tokens in, {s.output_tokens} out"))
     if s.loads:
         cost = "" if s.usd_per_mtok_in is None else f"; {_usd(s.usd_per_mtok_in)} USD/Mtok in"
-        lines.append(fill(f"Time to first token, alone: {_seconds(s.ttft_s)}{cost}."))
+        lines.append(fill(f"Time to first token, one user: {_seconds(s.ttft_s)}{cost}."))
         figures = aligned(HEADER, [_row(s, load) for load in s.loads])
         lines += [f"{line}  {end}" for line, end in zip(figures, ["binds", *(load.binds for load in s.loads)], strict=True)]
     memory = d.memory()
@@ -62,14 +62,13 @@ def _verdict(s: Serving, place: str) -> str:
     if most > s.fit:
         waits = f"a request waits {_lasting(s.wait_s)} for room" if s.wait_s else "the others wait"
         return f"{who}; {place} has room for {s.fit} with {each}: {waits}. {_remedy(s.fixes)}"
-    alone = s.loads[0]
     if most > 1:
         load = next(load for load in s.loads if load.users == most)
         then = f"each has {_short(load.tokens_per_s)} tok/s"
     else:
         load = s.loads[-1]
-        shared = "" if load.users == 1 else f", {load.tokens_per_s.point:.3g} each of {load.users} at once"
-        then = f"alone {_short(alone.tokens_per_s)} tok/s{shared}"
+        shared = "" if load.users == 1 else f", {load.tokens_per_s.point:.3g} each for all {load.users}"
+        then = f"{_short(s.loads[0].tokens_per_s)} tok/s for one user{shared}"
     spent = (
         ""
         if load.usd_per_mtok_out is None

@@ -144,8 +144,8 @@ def _explained(a: Answer) -> Iterator[str]:
         f"{d.limits.engine}: max_num_seqs {seqs}, max_num_batched_tokens {budget}, gpu_memory_utilization {d.limits.memory_share:g}."
     )
     yield _filled(
-        f"Batch knee: up to batch {_knee(a)} each request runs at {q.tau:.0%} of its speed alone or faster (dense); counting bytes "
-        f"alone, up to {a.knee_closed_form:.3g}."
+        f"Batch knee (dense): up to batch {_knee(a)} a request keeps {q.tau:.0%} of its batch-1 speed; counting bytes only, up to "
+        f"{a.knee_closed_form:.3g}."
     )
     between = a.crossovers_90
     for batch in dict.fromkeys(batch for _, batch in a.crossovers):
