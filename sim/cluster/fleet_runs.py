@@ -192,15 +192,14 @@ def serve_calls(
 
 def _result(w: Pools, order: Ints, arrival_s: NDArray[np.float64], served: list[Served], prefillers: int) -> FleetRun:
     """What the state says in the end; the first so many replicas are those of a prefill pool."""
-    calls = np.array([np.asarray(f.calls).reshape(-1, on.CALL) for f in w])
-    rows, prompts = (table_of(f.core.requests, RequestRow, len(arrival_s)) for f in (w.decode, w.entry))
-    columns = calls[:, :, on.REPLICA], calls[:, :, on.AT_DOOR], calls[:, :, on.DECISION]
-    reached, (replica, at_engine, decision) = calls[0, :, on.REACHED], (each[1] for each in columns)
-    prefilled = None
+    before, calls = (np.asarray(f.calls).reshape(-1, on.CALL) for f in w)
+    rows, prefilled = table_of(w.decode.core.requests, RequestRow, len(calls)), None
     if prefillers:
-        before, came, decided = (each[0] for each in columns)
-        routed = calls[:, :, on.REACHED] - np.array([[f.c[on.DISPATCH]] for f in w])
-        prefilled = Prefilled(prompts, before, came, decided, routed, served[:prefillers])
+        prompts = table_of(w.entry.core.requests, RequestRow, len(calls))
+        routed = np.array([each[:, on.REACHED] - f.c[on.DISPATCH] for each, f in zip((before, calls), w, strict=True)])
+        columns = before[:, on.REPLICA], before[:, on.AT_DOOR], before[:, on.DECISION]
+        prefilled = Prefilled(prompts, *columns, routed=routed, served=served[:prefillers])
+    reached, replica, at_engine, decision = before[:, on.REACHED], calls[:, on.REPLICA], calls[:, on.AT_DOOR], calls[:, on.DECISION]
     served, ended = served[prefillers:], int(w.entry.c[on.ENDED])
     return FleetRun(order, arrival_s, rows, prefillers + replica, reached, at_engine, decision, served, ended, prefilled)
 

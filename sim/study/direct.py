@@ -333,6 +333,8 @@ def _decisions(run: FleetRun, pools: Sequence[Servers]) -> tuple[tuple[str, ...]
     """Names of routers' decisions in the order in which they first came, and [call] the place among them of its last one."""
     each = [decision_names(pool.router, pool.options) for pool in pools]
     known = list(dict.fromkeys(name for names in each for name in names))
+    if len(known) == 1:
+        return tuple(known), np.zeros(len(run.decision), dtype=np.int64)
     made = [run.decision] if run.prefilled is None else [run.prefilled.decision, run.decision]
     made = [np.array([known.index(name) for name in names])[codes] for names, codes in zip(each, made, strict=True)]
     came = made[0][run.order]
