@@ -85,12 +85,12 @@ def event_by_event(study: Study, pools: Sequence[PlannedPool], trace: Trace, kee
             "",
         )
 
-    fetched = apart or config.scheduler != "vllm" or not wait_in_turn(trace)
+    fetches = any(each.fetch for each in specs) and (apart or config.scheduler != "vllm" or not wait_in_turn(trace))
     reasons = (
         ((spec.role != SERVE or len(pools) > 1) and not apart, "several pools"),
         (fleet.changes, "replicas that start or fail"),
         (fleet.scaling, "an autoscaler"),
-        (fleet.store or (any(each.fetch for each in specs) and fetched), "KV that moves"),
+        (fleet.store or fetches, "KV that moves"),
         (any(each.max_in_flight is not None or each.max_prompt_tokens is not None for each in specs), "limits of a pool"),
         (study.deployment.admission != NO_LIMITS, "admission"),
         (trace.cancel_s, "clients that give up"),
