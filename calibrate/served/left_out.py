@@ -32,7 +32,7 @@ from calibrate.served.figures import FigureScore, figure_scores
 from calibrate.served.overhead import ServedRates
 from calibrate.served.replay import METRICS, replay
 from calibrate.served.runs import Experiment, ServedRun
-from calibrate.served.scores import Score, if_right, places, score
+from calibrate.served.scores import Score, if_right, score
 from calibrate.steps.grid_cells import Grid
 from calibrate.steps.iterations import concatenate
 from calibrate.steps.laplace import HOST_SD, fitted
@@ -70,15 +70,13 @@ class LeftOut:
     """Scores of one load of a run, predicted without what is left out (of PARTS or KINDS); `load` is its kind, of LOADS.
 
     `figures` are the load's means and percentiles beside their intervals, as simulations print them.
-    By metric: the place of each request in its predicted distribution (PIT), and the shares of requests inside their 90 % interval were
-    the predictions right [draw].
+    By metric: the shares of requests inside their 90 % interval were the predictions right [draw].
     """
 
     part: str
     run: str
     scores: tuple[Score, ...]
     load: str = "high"
-    places: Mapping[str, Array] = field(default_factory=dict)
     right: Mapping[str, Array] = field(default_factory=dict)
     figures: tuple[FigureScore, ...] = ()
 
@@ -199,7 +197,6 @@ def _scored(
         predicted = replay(run, load, served, host, draws=draws)
         noise = overhead.noise, overhead.run_noise
         scores = tuple(s for s in score(load, predicted, *noise) if s.metric in METRICS)
-        place = {m: places(getattr(load, m), predicted, m, *noise) for m in METRICS}
         right = {m: if_right(load, predicted, m, *noise) for m in METRICS}
         found = tuple(figure_scores(run, load, ServedRates(served, host, overhead), predicted))
-        yield LeftOut(part, f"{run.gpu.name} {run.name}", scores, kind_of_load(load, run), place, right, found)
+        yield LeftOut(part, f"{run.gpu.name} {run.name}", scores, kind_of_load(load, run), right, found)
