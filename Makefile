@@ -15,6 +15,7 @@ help:
 	@echo 'make test-all         the slow tests, too; make test-vllm, test-sglang: against the engines'
 	@echo 'make nightly          the checks that take hours, and a table of their results, docs/log/nightly.md'
 	@echo 'make loop             measure this CPU, calibrate, predict, measure again'
+	@echo 'make loop-llamacpp    the same of a llama.cpp server on this CPU'
 	@echo 'make bench-sim        speed of the simulator; also bench-curve, -start, -plan, -sweep, -calibrate, -peers'
 	@echo 'make bench-accuracy   errors of simctl and of AISimulate, AIConfigurator and Dynamo on held-out served loads'
 	@echo 'make routing          the published routing study, simulated (144 runs, a minute on two cores)'
@@ -178,8 +179,18 @@ $(VENV)/.engine-cpu: pyproject.toml | $(VENV)/bin/python
 loop: $(VENV)/.engine-cpu
 	$(BIN)/simctl loop -o out/loop
 
+# llama.cpp's own server for a CPU, from a wheel, and its converter's package; the model is random, the server listens on this host alone.
+.venv-llamacpp/.ready: Makefile
+	$(PYTHON) -m venv .venv-llamacpp
+	.venv-llamacpp/bin/pip install --quiet --disable-pip-version-check xllamacpp==2026.10.11549 gguf==0.19.0
+	touch $@
+
+.PHONY: loop-llamacpp
+loop-llamacpp: compile .venv-llamacpp/.ready $(VENV)/.test
+	$(BIN)/python -m studies.llamacpp_loop .venv-llamacpp/bin/python out/loop-llamacpp
+
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) $(NEXT_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv-llamacpp $(VENV) $(VLLM_VENV) $(NEXT_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # Other tools on the same questions, in an environment of their own. Of AISimulate 0.13.0 the index has no wheel, of its nightlies it has.
 # Replaying asks for none of ai-dynamo's other requirements.

@@ -52,6 +52,11 @@ def _cache_type(value: str) -> str:
     return found
 
 
+def _or_auto(value: str) -> int | None:
+    """A count of llama.cpp's, whose 0 or -1 is what it takes anyway."""
+    return None if value in ("0", "-1") else _count(value)
+
+
 def _micro_batch(value: str) -> dict[str, int]:
     return {"n_ubatch": _count(value)}
 
@@ -139,18 +144,18 @@ FLAGS: dict[str, dict[str, tuple[str, Reader]]] = {
         "model": ("model", gguf_name),
         "hf": ("model", gguf_name),
         "hf-repo": ("model", gguf_name),
-        "c": ("max_model_len", _count),
-        "ctx-size": ("max_model_len", _count),
-        "np": ("max_num_seqs", _count),
-        "parallel": ("max_num_seqs", _count),
+        "c": ("max_model_len", _or_auto),
+        "ctx-size": ("max_model_len", _or_auto),
+        "np": ("max_num_seqs", _or_auto),
+        "parallel": ("max_num_seqs", _or_auto),
         "b": ("max_num_batched_tokens", _count),
         "batch-size": ("max_num_batched_tokens", _count),
         "ub": ("options", _micro_batch),
         "ubatch-size": ("options", _micro_batch),
-        "ctk": ("kv_dtype", _cache_type),
-        "cache-type-k": ("kv_dtype", _cache_type),
-        "ctv": ("kv_dtype", _cache_type),
-        "cache-type-v": ("kv_dtype", _cache_type),
+        "ctk": ("key_dtype", _cache_type),
+        "cache-type-k": ("key_dtype", _cache_type),
+        "ctv": ("value_dtype", _cache_type),
+        "cache-type-v": ("value_dtype", _cache_type),
         "ngl": ("all_layers", _all_layers),
         "gpu-layers": ("all_layers", _all_layers),
         "n-gpu-layers": ("all_layers", _all_layers),
@@ -169,6 +174,8 @@ SWITCHES: dict[str, tuple[str, Any]] = {
     "enable-lora": ("enable_lora", True),
     "async-scheduling": ("options", {"async_scheduling": True}),
     "no-async-scheduling": ("options", {"async_scheduling": False}),
+    "kv-unified": ("options", {"kv_unified": True}),
+    "kvu": ("options", {"kv_unified": True}),
     "language-model-only": ("options", {"language_model_only": True}),
     "disable-overlap-schedule": ("options", {"overlap_schedule": False}),
 }

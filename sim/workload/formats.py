@@ -12,6 +12,7 @@ from sim.workload.loader_options import DEFAULT, LoadOptions
 if TYPE_CHECKING:
     from sim.workload.trace import Trace
 
+REPLAYS = ("open", "closed")  # how recorded calls may be sent (Trace.replayed)
 # name -> (module, function, one line of help)
 FORMATS: dict[str, tuple[str, str, str]] = {
     "jsonl": ("sim.workload.jsonl", "load_jsonl", "simctl's own JSON lines, with sessions and prefix identity"),

@@ -25,7 +25,6 @@ OPTIONAL = (
     "after",
     "recorded_s",
 )  # columns that are empty where no call has any
-REPLAYS = ("open", "closed")
 MAX_TIME_S = 1e10  # some three centuries: beyond it, an arrival is a unit mistake
 UNIX_S = 1e9  # a trace whose first call comes later than this, 31 years, has Unix times (of 2001 and later)
 
@@ -108,8 +107,8 @@ class Trace(Shown):
         return replace(self, arrival_s=arrival_s)
 
     def replayed(self, how: str | None) -> Trace:
-        """The calls as REPLAYS says: `open`, each at its recorded time, whatever the answers take; `closed`, turns of a session each after
-        the answer to the one before (None: as the format has it). UsageError where a call's time was not recorded.
+        """The calls as one of formats.REPLAYS: `open`, each at its recorded time, whatever the answers take; `closed`, turns of a session
+        each after the answer to the one before (None: as the format has it). UsageError where a call's time was not recorded.
         """
         if how == "closed":
             later = [turn > 0 and session is not None for turn, session in zip(self.turns, self.session_ids, strict=True)]

@@ -203,7 +203,7 @@ def _server(name: str, servers: Sequence[tuple[str, list[str]]], found: Found) -
     if engine == "sglang":
         _ranks_of_sglang(words, found)
     if engine == "llamacpp":
-        _slots(found)
+        _slots(name, found)
     _check_gpus(found)
     return found
 
@@ -434,9 +434,15 @@ def _ranks_of_sglang(words: Sequence[str], found: Found) -> None:
         found.options["replicas"] = ranks * found.options.get("replicas", 1)
 
 
-def _slots(found: Found) -> None:
-    """llama.cpp's context is that of all its slots; its file's name says the type of its weights."""
+def _slots(name: str, found: Found) -> None:
+    """llama.cpp's context is that of all its slots; its file's name says the type of its weights. UsageError where keys and values of the
+    cache have different types.
+    """
     o = found.options
+    keys, values = o.pop("key_dtype", "fp16"), o.pop("value_dtype", "fp16")
+    if keys != values:
+        raise UsageError(f"{name}: a cache of keys in {keys} and values in {values} is not simulated: give --ctk and --ctv one type")
+    o |= {} if keys == "fp16" else {"kv_dtype": keys}
     o["model"], _, kind = o["model"].partition(":")
     o |= {"dtype": {"f16": "fp16"}.get(kind, kind)} if kind else {}
     o.pop("all_layers", None)

@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from sim.workload.formats import FORMATS
-from sim.workload.trace import REPLAYS
+from sim.workload.formats import FORMATS, REPLAYS
 from simctl.options.option_groups import Setting, SettingGroup, members_of
 from simctl.options.option_types import BATCH_CAP, CURVE, DURATION, GPU, MODEL, PAUSE, PREFIX, SHARE, TOKENS
 

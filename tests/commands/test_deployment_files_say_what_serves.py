@@ -161,7 +161,7 @@ def test_an_image_says_its_version_and_variables_of_an_engine_are_named(tmp_path
 
 @pytest.mark.parametrize("model", ["-m models/llama-3.1-8b-instruct-q4_k_m.gguf", "-hf bartowski/llama-3.1-8b-instruct-GGUF:Q4_K_M"])
 def test_llama_cpps_context_is_that_of_all_slots(tmp_path: Path, model: str) -> None:
-    found = read(tmp_path, f"llama-server {model} -c 32768 -np 4 -ngl 99 -ub 256 -ctk q8_0")
+    found = read(tmp_path, f"llama-server {model} -c 32768 -np 4 -ngl 99 -ub 256 -ctk q8_0 -ctv q8_0")
     assert found.options == {
         "engine": "llamacpp",
         "model": "llama-3.1-8b-instruct",
@@ -171,6 +171,9 @@ def test_llama_cpps_context_is_that_of_all_slots(tmp_path: Path, model: str) -> 
         "engine_option": ["n_ubatch=256"],
         "kv_dtype": "q8_0",
     }
+    assert "max_model_len" not in read(tmp_path, f"llama-server {model} -c 0 -np -1 -kvu").options  # the model's own
+    with pytest.raises(UsageError, match="keys in q8_0 and values in fp16 is not simulated"):
+        read(tmp_path, f"llama-server {model} -ctk q8_0")
     with pytest.raises(UsageError, match="layers on the CPU are not simulated"):
         read(tmp_path, f"llama-server {model} -ngl 20")
 
