@@ -2,8 +2,8 @@
 
     python -m studies.scenario_seeds [--seeds 20] [--cpu-s 600] [NAME ...]
 
-A line a conclusion: for how many of the seeds it was drawn, with numbers of figures left out. Seeds are taken in turn until the CPU seconds
-are spent, so that all scenarios have seen as many; a scenario whose runs are long ends before the others.
+A line a conclusion (so far, at Ctrl-C): for how many of the seeds it was drawn, with figures in brackets left out. Seeds are taken in turn
+until the CPU seconds are spent, so that all scenarios have seen as many; a scenario whose runs are long ends before the others.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import resource
 import subprocess
 import sys
 from collections import Counter
+from contextlib import suppress
+from itertools import product
 
 # the cheapest first: what is left of the budget goes to the dear ones
 NAMES = (
@@ -50,8 +52,8 @@ def main() -> None:
     given = parser.parse_args()
     found: dict[str, Counter[str]] = {name: Counter() for name in given.names}
     seeds, cost = dict.fromkeys(given.names, 0), dict.fromkeys(given.names, 0.0)
-    for seed in range(given.seeds):
-        for name in given.names:
+    with suppress(KeyboardInterrupt):
+        for seed, name in product(range(given.seeds), given.names):
             if (name in OWN_SEEDS and seed) or spent_s() + cost[name] > given.cpu_s:
                 continue
             before = spent_s()
