@@ -9,7 +9,7 @@ import numpy as np
 
 from sim.cost.batch import DENSE, BatchShape
 from sim.cost.graphs import GRAPH_TOKENS
-from sim.cost.parts import Chunk
+from sim.cost.pipeline import Chunk
 from sim.cost.rates import Rates
 from sim.cost.step_time import NAMES, Terms, step_terms
 from sim.engine.interface import Iteration, StepPrice

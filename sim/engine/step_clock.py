@@ -108,7 +108,7 @@ class StepTime:
     in host RAM take. `host` is work that the rates leave out because an engine may do it while the GPU computes the iteration
     before: it shows as far as it exceeds the head start with which an iteration is priced (sim.engine.overlap), as the
     launching of kernels does. `gpu` is where GEMMs may have been measured. With pipeline stages or
-    data-parallel ranks an iteration costs what the heaviest of its parts costs (sim.cost.parts); `part_tokens` is the
+    data-parallel ranks an iteration costs what the heaviest of its parts costs (sim.cost.pipeline); `part_tokens` is the
     token budget of a part. With `eager` no graph is captured at all.
 
     `jumps` says whether decode iterations lie on chords, and are read off them. Sliding windows, sparse
@@ -175,7 +175,7 @@ class StepTime:
 
     @property
     def parts(self) -> int:
-        """Parts of which an iteration costs what the heaviest costs (sim.cost.parts)."""
+        """Parts of which an iteration costs what the heaviest costs (sim.cost.pipeline)."""
         return self._parts
 
     @property

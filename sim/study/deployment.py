@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from sim.cluster.admission import NO_LIMITS, AdmissionLimits, batch_cap
 from sim.cost.batch import DENSE, BatchShape, decode_batch
 from sim.cost.coefficients import check_tensor_parallel
-from sim.cost.parts import share_of
+from sim.cost.pipeline import share_of
 from sim.cost.rates import Rates
 from sim.cost.step_time import step_time_s
 from sim.cost.work import Work, iteration_work

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sim.cost.batch import decode_batch
 from sim.cost.coefficients import coefficients
 from sim.cost.mlp_work import busiest_experts, expected_experts
-from sim.cost.parts import share_of
+from sim.cost.pipeline import share_of
 from sim.cost.traffic import traffic
 from sim.cost.work import iteration_work
 from sim.deployment.memory import loaded_weight_bytes, part_weight_bytes

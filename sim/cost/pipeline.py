@@ -1,4 +1,4 @@
-"""Parts of an iteration: the shares that pipeline stages or data-parallel ranks work on together.
+"""Pipeline stages and data-parallel ranks: the shares of an iteration that they work on together.
 
 Decodes are shared out evenly. A prefill chunk stays whole, cut only where it is longer than the token budget of a part, and goes to the
 part with the fewest tokens. All parts are under way together, so an iteration takes what its heaviest part takes: ranks wait for one
