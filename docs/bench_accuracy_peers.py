@@ -15,6 +15,7 @@ import io
 import json
 import logging
 import math
+import re
 import sys
 import warnings
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from typing import Any
 
 FIGURES = {"ttft": "ttft_ms", "tpot": "tpot_ms", "e2el": "e2e_latency_ms"}
 STEPS = 8  # of the search for a steady batch
+MESSAGE = 200  # characters
 Question = dict[str, Any]
 Answer = dict[str, Any]
 
@@ -103,8 +105,6 @@ def dynamo_replay(q: Question) -> Answer:
     """Dynamo's offline replay simulates the requests; step times are its default polynomial, the same of every GPU and model."""
     from dynamo.replay import run_trace_replay
 
-    if q["pp"] > 1 or q["dp"] > 1:
-        raise ValueError("its replay has no stages and no ranks")
     engine = {"backend": q["backend"], "worker_type": "aggregated", "max_num_seqs": q["max_num_seqs"]}
     if q["backend"] == "vllm":
         engine |= {"block_size": q["block_size"], "max_num_batched_tokens": q["max_num_batched_tokens"]}
@@ -152,7 +152,12 @@ def answer(ask: Callable[[Question], Answer], question: Question) -> Answer:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             return ask(question)
     except (Exception, SystemExit) as error:
-        return {"refused": f"{type(error).__name__}: {error}".split("\n")[0][:300]}
+        return {"refused": f"{type(error).__name__}: {plain(str(error))}"}
+
+
+def plain(message: str) -> str:
+    """The first line of a message, less the paths in it, and not all of it where it is long."""
+    return re.sub(r"\(?/\S+", "...", message.split("\n")[0])[:MESSAGE]
 
 
 def main() -> None:
