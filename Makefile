@@ -201,7 +201,7 @@ clean:
 	.venv-peers/bin/pip install --quiet --disable-pip-version-check --no-deps ai-dynamo==1.6.1 ai-dynamo-runtime==1.6.1
 	touch $@
 
-# Errors on served loads that were held out, side by side; ten minutes.
+# Errors on served loads that were held out, side by side: two CPU minutes. docs/comparison.md and docs/data/bench-accuracy.txt show it.
 .PHONY: bench-accuracy
 bench-accuracy: compile .venv-peers/.ready
 	$(BIN)/python docs/bench_accuracy.py .venv-peers/bin

@@ -43,15 +43,24 @@ class Load(NamedTuple):
     replay: dict[str, object]
 
 
-ONE, OF_VLLM = ("--replicas", "1"), {"backend": "vllm", "num_gpu_blocks": 26_999, "block_size": 16, "max_num_batched_tokens": 8192}
+ONE, OF_VLLM = (
+    (*OF_MODEL, "--replicas", "1"),
+    {"backend": "vllm", "num_gpu_blocks": 26_999, "block_size": 16, "max_num_batched_tokens": 8192},
+)
 OF_SGLANG = {"backend": "sglang", "num_gpu_blocks": 431_984, "block_size": 1}
 LOADS = {
     "10,000 at 2/s": Load(10_000, 2.0, False, ONE, {"engine": OF_VLLM}),
     "10,000 at 20/s": Load(10_000, 20.0, False, ONE, {"engine": OF_VLLM}),
     "100,000 at 20/s": Load(100_000, 20.0, False, ONE, {"engine": OF_VLLM}),
-    "100,000 over 4 replicas, shared prefixes": Load(100_000, 80.0, True, ("--replicas", "4"), {"engine": OF_VLLM, "replicas": 4}),
+    "100,000 over 4 replicas, shared prefixes": Load(
+        100_000, 80.0, True, (*OF_MODEL, "--replicas", "4"), {"engine": OF_VLLM, "replicas": 4}
+    ),
     "10,000 over 8 replicas, routed by prefix": Load(
-        10_000, 160.0, True, ("--replicas", "8", "--router", "prefix-affinity"), {"engine": OF_VLLM, "replicas": 8, "router": "kv_router"}
+        10_000,
+        160.0,
+        True,
+        (*OF_MODEL, "--replicas", "8", "--router", "prefix-affinity"),
+        {"engine": OF_VLLM, "replicas": 8, "router": "kv_router"},
     ),
     "10,000 at 20/s, SGLang": Load(10_000, 20.0, False, (*ONE, "--engine", "sglang"), {"engine": OF_SGLANG}),
     "10,000 over 2 prefill and 2 decode replicas": Load(10_000, 20.0, False, TWO_AND_TWO, {"engine": OF_VLLM, "prefill": 2, "decode": 2}),
@@ -152,7 +161,7 @@ def main() -> None:
                 continue
             trace, times = Path(folder) / f"{number}.jsonl", RUNS if load.requests <= 10_000 else 1
             write_trace(trace, load.requests, load.rate_per_s, load.shared)
-            ours = [*SIMCTL, "simulate", *OF_MODEL, *load.options, "--draws", "0", "--trace", str(trace), "--trace-format", "mooncake"]
+            ours = [*SIMCTL, "simulate", *load.options, "--draws", "0", "--trace", str(trace), "--trace-format", "mooncake"]
             ours += ["--workload-option", f"prefix-block={BLOCK}", "--workload-option", "time-unit=ms"]
             peer = [str(arguments.peers / "python"), "-c", REPLAY, str(trace), str(BLOCK), json.dumps(load.replay)]
             compare(name, {"dynamo.replay": peer, "simctl, with ITL": ours, "simctl, without": [*ours, "--no-iterations"]}, times)

@@ -48,14 +48,14 @@ def _calibrated(gpu: str) -> Step:
     out = f"{POSTERIORS}/{gpu}.nc"
     command = ("simctl", "calibrate", "--hw", gpu, "--fit-option", "thin=800", "--out", out)
     reads = (f"{MEASURED}/{gpu}/*.nc", f"{MEASURED}/machines.csv", "calibrate/steps/*.py", "calibrate/sampling.py", "sim/rates/priors.py")
-    return Step(gpu, command, reads, (out, f"{POSTERIORS}/{gpu}.npy"), page=f"docs/data/calibrate-{gpu}.txt")
+    return Step(gpu, command, reads, (out, f"{POSTERIORS}/{gpu}.npy"), page=f"docs/data/calibrate-{gpu}.txt", cpu_s=45)
 
 
 def _kernels(gpu: str) -> Step:
     out = f"{POSTERIORS}/{gpu}kernels.nc"
     command = ("simctl", "calibrate", "--hw", gpu, "--engine", "kernels", "--fit-option", "thin=800", "--out", out)
     reads = (f"{MEASURED}/{gpu}/decode_*.nc", "calibrate/steps/*.py", "sim/cost/decode_step.py", "sim/specs/decode_stack.py")
-    return Step(f"{gpu}-kernels", command, reads, (out, f"{POSTERIORS}/{gpu}kernels.npy"))
+    return Step(f"{gpu}-kernels", command, reads, (out, f"{POSTERIORS}/{gpu}kernels.npy"), cpu_s=54)
 
 
 STEPS = (
@@ -72,6 +72,7 @@ STEPS = (
             for place in ("a100*", "[b-fi-z]*", "left-out/*", "left-out/datasheet/*")
             for kind in ("nc", "npy")
         ),
+        cpu_s=90,
     ),
     Step(
         "published",

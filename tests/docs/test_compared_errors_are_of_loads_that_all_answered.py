@@ -1,15 +1,21 @@
 """The table of docs/bench_accuracy.py: errors of means, over the loads that every tool answered, and simctl's coverage."""
 
+import re
 import runpy
 
 import numpy as np
 import pytest
 
-from tests.docs.pages import ROOT
+from tests.docs.pages import ROOT, text_of
 
 SCRIPT = runpy.run_path(str(ROOT / "docs" / "bench_accuracy.py"))
 PEERS = runpy.run_path(str(ROOT / "docs" / "bench_accuracy_peers.py"))
 METRICS = SCRIPT["METRICS"]
+
+
+def test_the_page_shows_what_was_printed():
+    printed = text_of(ROOT / "docs" / "data" / "bench-accuracy.txt")
+    assert re.search(r"<!-- accuracy -->\n(.*?)\n<!--", text_of(ROOT / "docs" / "comparison.md"), re.DOTALL)[1] in printed
 
 
 def load(name, kind, factor, inside, peer):
