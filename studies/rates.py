@@ -31,8 +31,8 @@ DONE = Path("out/rates/done.json")
 class Step:
     """One command, and glob patterns of what it reads and writes below the root. `formula` says that it prices iterations.
 
-    `page` shows what the command prints, below its first line, the command as users type it. `cpu_s` is what it took on 2026-11-28, CPU
-    seconds; 0 where that was not measured.
+    `page` shows what the command prints, below its first line, the command as users type it. `cpu_s` is what it, or the same of the
+    other GPU, took on 2026-11-28, CPU seconds; 0 where that was not measured.
     """
 
     name: str

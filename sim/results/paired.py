@@ -54,6 +54,14 @@ def difference(one: Array, other: Array) -> tuple[float, float, float] | None:
     return mean, mean - math.hypot(of_run, low), mean + math.hypot(of_run, high)
 
 
+def level(row: Array) -> float:
+    """The mean of a row of `pairs_of` that `difference` compares: of the repeats, else of the draws; NaN where there is none."""
+    for values in (np.asarray(row)[1 : 1 + EACH], np.asarray(row)[1 + EACH :]):
+        if np.isfinite(values).sum() > 1:
+            return float(np.nanmean(values))
+    return math.nan
+
+
 def _kept(values: list[float]) -> list[float]:
     chosen = [values[i] for i in np.linspace(0, len(values) - 1, min(EACH, len(values))).round().astype(int)]
     return [*map(float, chosen), *(EACH - len(chosen)) * [math.nan]]

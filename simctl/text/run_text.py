@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import click
 
 from sim.errors import UsageError
-from sim.results.paired import NO_PAIRS, difference
+from sim.results.paired import NO_PAIRS, difference, level
 from sim.sweeps.figures import flatten, interval_of, is_void
 from simctl.text.layout import folded
 
@@ -53,8 +54,10 @@ def compared(labels: list[dict[str, str]], answers: list[dict[str, Any]], report
         if not all(isinstance(flat.get(name), int | float) and isinstance(interval_of(flat, name), list) for flat in flats):
             continue
         most = name.endswith(("throughput", "goodput", "tok_s", "chance", "batch", "per_s"))
-        best, *others = sorted(range(len(flats)), key=lambda i: flats[i][name], reverse=most)
         pairs = [flat.get(f"pairs.{name}", NO_PAIRS) for flat in flats]
+        levels = [level(row) for row in pairs]  # of all runs: the one that is shown may have been lucky
+        ranked = [flat[name] for flat in flats] if any(map(math.isnan, levels)) else levels
+        best, *others = sorted(range(len(flats)), key=ranked.__getitem__, reverse=most)
         gaps = [(i, gap) for i in others if (gap := difference(pairs[best], pairs[i])) is not None]
         same = [_apart(labels[i], gap) for i, gap in gaps if gap[1] <= 0.0 <= gap[2]]
         said = [f"no difference from {'; '.join(same)}"] if same else []

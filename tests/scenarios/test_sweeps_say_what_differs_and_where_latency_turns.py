@@ -44,6 +44,13 @@ def test_cells_whose_paired_difference_covers_0_are_no_different():
     assert compared(labels[:1], paired([arrivals]), ("p99_ttft_ms",)) is None
 
 
+def test_the_best_is_so_over_all_repeats_and_not_in_the_run_that_is_shown():
+    steady, lucky_once = np.full(EACH, 100.0), np.full(EACH, 104.0)
+    lucky_once[0] = 90.0
+    text = compared([{"tp": "1"}, {"tp": "2"}], paired([steady, lucky_once]), ("p99_ttft_ms",))
+    assert text.startswith("=> lowest p99_ttft_ms: tp 1; apart from tp 2 (+3.3 [")
+
+
 def test_the_most_throughput_is_best():
     rows = paired([np.full(EACH, 7.0), np.full(EACH, 9.0)], metric="output_throughput")
     assert compared([{"tp": "1"}, {"tp": "2"}], rows, ("output_throughput",)) == (
