@@ -1,11 +1,11 @@
 """Figures of a load that lasts: run until they stand still, the warm-up left out, a queue that grows without end recognised.
 
-A longer and a longer load is served until its figures stand still. Sessions must have come for LIVES times as long as they go on, and what
-counts lies between the time that they go on for and the last start: before and after, less is asked than for good. Left out beside are the
-warm-up, whose end is where the mean of the requests in
-the system is known best (MSER: White 1997), and requests so late that they run out with the load. What is left is cut into BATCHES; their
-scatter is the error of a figure. A run is long enough when a figure's interval is far from its limit, or small. The queue grows without
-end where, in a run and in one twice as long, the requests in the system follow a trend and rise as a saturated queue does.
+A longer and a longer load is served until its figures stand still. Sessions must have come for LIVES times as long as they go on, and
+what counts lies between the time that they go on for and the last start: before and after, less is asked than for good. Left out, too,
+are the warm-up, whose end is where the mean of the requests in the system is known best (MSER: White 1997), and requests so late that
+they run out with the load. What is left is cut into BATCHES; their scatter is the error of a figure. A run is long enough when a figure's
+interval is far from its limit, or small. The queue grows without end where, in a run and in one twice as long, the requests in the system
+follow a trend and rise as a saturated queue does.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from sim.results.metrics import request_latencies_ms
 from sim.results.record import RunRecord
 from sim.study.run import check_all_fit, planned, run_pools
 from sim.study.studied import PlannedPool, Study
+from sim.units import format_seconds
 from sim.workload.trace import Trace
 from sim.workload.workload import Workload
 
@@ -222,7 +223,10 @@ def until_still(run: Callable[[int], tuple[RunRecord, float]], read: Read, least
 def _until_all_are_there(requests: int, lives: float, ages: float) -> int:
     """More requests, of sessions that have not come for long enough."""
     if requests >= MOST_OF_SESSIONS:
-        raise UsageError(f"sessions go on for {ages:.0f} s: {requests:,} requests do not show what so many of them ask for good")
+        raise UsageError(
+            f"sessions go on for {format_seconds(ages)}: after {requests:,} requests they still gather, and what they ask for good is not "
+            "seen; ask about a load that ends (plan --for TIME)"
+        )
     return min(max(2 * requests, math.ceil(1.1 * requests * lives)), MOST_OF_SESSIONS)
 
 
