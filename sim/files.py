@@ -69,8 +69,8 @@ def scratch_folder(beside: Path) -> Iterator[Path]:
     """A hidden folder beside a path to work in: gone afterwards, and swept by the next run where this one is killed. Raises OSError."""
     _sweep(beside.parent)
     folder = _fresh(beside)
-    folder.mkdir(mode=0o700)
-    try:
+    try:  # whatever ends it meanwhile
+        folder.mkdir(mode=0o700)
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -96,8 +96,10 @@ def writable(path: str | Path | None) -> Path | None:
         raise UsageError(f"cannot write {path}: {target.parent} is not a folder")
     try:
         probe = _fresh(target)
-        probe.touch()
-        probe.unlink()
+        try:
+            probe.touch()
+        finally:
+            probe.unlink(missing_ok=True)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
     return Path(path)

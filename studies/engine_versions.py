@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.measurement import open_measurement
-from calibrate.served.runs import token_times
+from calibrate.served.runs import token_times, with_token_times
 from hw.exits import call
 
 MEASURED = Path("scenarios/data/measured/validation")
@@ -24,8 +24,11 @@ SATURATED = ("crowd 256x3", "larger crowd 512x3")  # of the 1B
 Array = NDArray[np.float64]
 
 
-def _file(suite: str, model: str, version: str) -> Any:
-    return open_measurement(MEASURED / f"h200_{suite}_{model}_v{version}.nc")
+def measured(suite: str, model: str, version: str) -> Any:
+    """The measurement of a version, a served one with the times of its tokens."""
+    path = MEASURED / f"h200_{suite}_{model}_v{version}.nc"
+    data = open_measurement(path)
+    return with_token_times(data, path.name) if suite == "served" else data
 
 
 def cells(grid: Any, profile: Any) -> dict[str, tuple[float, float, float]]:
@@ -75,11 +78,11 @@ def _medians(found: Mapping[str, Mapping[str, tuple[float, float, float]]], kind
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
     """Print the differences of the newer version, as medians over cells or iterations. A token waits between engine and client."""
-    stepped = {v: cells(_file("engine-grid", "llama3.1-8b", v), _file("profile", "llama3.1-8b", v)) for v in VERSIONS}
+    stepped = {v: cells(measured("engine-grid", "llama3.1-8b", v), measured("profile", "llama3.1-8b", v)) for v in VERSIONS}
     click.echo("Llama 3.1 8B stepped in process, 0.26 beside 0.23:")
     for kind in ("decode", "prefill", "mixed"):
         click.echo(f"  {kind:8} {_medians(stepped, kind)}")
-    served = {(m, v): _file("served", m, v) for m in ("llama3.1-8b", "llama3.2-1b") for v in VERSIONS}
+    served = {(m, v): measured("served", m, v) for m in ("llama3.1-8b", "llama3.2-1b") for v in VERSIONS}
     click.echo("served, 0.23 / 0.26: schedule() us; iterations that only decode, ms")
     loads = [("llama3.1-8b", load) for load in ("open 2/s", "open 10/s", "open 20/s", "closed 16x4", "crowd 256x3")]
     for model, load in (*loads, ("llama3.2-1b", "open 10/s"), ("llama3.2-1b", "closed 16x4")):

@@ -10,7 +10,7 @@ from tests.cli import run
     [
         ("meta-llama/Llama-3.3-70B-Instruct", "Llama-3.3-70B-Instruct (Llama-3.1-70B's shape) on"),
         ("meta-llama/Llama-3.1-70B-Instruct", "Llama-3.1-70B on"),
-        ("llama3.1:70b", "Llama-3.1-70B on"),
+        ("llama3.1_70b", "Llama-3.1-70B on"),
     ],
 )
 @pytest.mark.parametrize("context", ["8K", "128K"])

@@ -68,4 +68,4 @@ def test_other_engines_have_no_such_option():
     given = ("--model", "Qwen3-8B", "--gpu", "H100", "--engine", "sglang", "--engine-option", "language_model_only=true")
     done = run("simulate", *given, "--num-prompts", "2", "--draws", "0")
     assert (done.code, done.stdout) == (2, "")
-    assert "sglang has no option language_model_only" in done.stderr
+    assert "sglang has no option 'language_model_only'" in done.stderr

@@ -60,7 +60,7 @@ def test_a_load_shorter_than_ten_answers_is_said_to_be_short(seconds, warned):
     """An answer of 1,000 tokens at the first trial's 50 a second takes 20 s."""
     trace = SimpleNamespace(arrival_s=np.array([1.0, 1.0 + seconds]), output_tokens=np.array([500, 1500]))
     choice = offered("L4", 1.0)
-    choice.study.workload = SimpleNamespace(trace=trace)
+    choice.study.workload, choice.study.fleet = SimpleNamespace(trace=trace), ()
     plan, _ = search([choice], TTFT, lambda _, count, wanted: [Trial((0.5,), 50.0 if i == 0 else 500.0) for i in wanted], 1)
     assert ("an answer 20.0 s: a longer one" in conclusion(plan)) == warned
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from calibrate.measurement import open_measurement
-from studies.engine_versions import MEASURED, VERSIONS, cells, held_back_s, streamed_per_s
+from studies.engine_versions import VERSIONS, cells, held_back_s, measured, streamed_per_s
 
 
 @pytest.fixture(autouse=True)
@@ -13,7 +12,7 @@ def at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_kernels_of_either_take_as_long_and_launching_does_not() -> None:
-    files = {v: [open_measurement(MEASURED / f"h200_{s}_llama3.1-8b_v{v}.nc") for s in ("engine-grid", "profile")] for v in VERSIONS}
+    files = {v: [measured(s, "llama3.1-8b", v) for s in ("engine-grid", "profile")] for v in VERSIONS}
     old, new = (cells(*files[v]) for v in VERSIONS)
     assert len(old) == len(new) == 23
     assert max(abs(new[label][2] / old[label][2] - 1) for label in old) < 0.025
@@ -21,7 +20,7 @@ def test_kernels_of_either_take_as_long_and_launching_does_not() -> None:
 
 
 def test_tokens_pile_up_behind_the_engine_in_a_crowd_and_not_at_ten_requests_a_second() -> None:
-    data = open_measurement(MEASURED / "h200_served_llama3.2-1b_v0.23.nc")
+    data = measured("served", "llama3.2-1b", "0.23")
     assert held_back_s(data, "larger crowd 512x3") > 2.0
     assert held_back_s(data, "open 10/s") < 0.05
     assert streamed_per_s(data, "crowd 256x3") == pytest.approx(streamed_per_s(data, "larger crowd 512x3"), rel=0.05)
