@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from hypothesis import event, given
+from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
 from sim.engine.speculative import DRAFTERS
@@ -90,7 +90,13 @@ def drafted(draw: st.DrawFn, drafters: tuple[str, ...] = DRAFTERS) -> Workload:
 
 
 def alike(workload: Workload, overlap: bool) -> None:
-    ours, theirs = steps_of_ours(workload, overlap), steps_of_engine(workload, overlap)
+    ours = steps_of_ours(workload, overlap)
+    try:
+        theirs = steps_of_engine(workload, overlap)
+    except AssertionError:
+        # 0.32 dies of its own assertion where it passed over a running request, gave its adapter's place away, and both run next
+        assume(not (workload.limits.get("max_loras") and installed().startswith("0.32")))
+        raise
     assert_steps_alike(ours, theirs)
     event("preempts" if any(step[2] for step in theirs) else "no preemption")
     event("prefix hits" if any(cached for step in theirs for _, cached in step[1]) else "no hits")
