@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sim.planning.choices import Choice
+from sim.planning.growth import MONTH_H
 from sim.planning.race import Candidate, RaceResult
 from sim.planning.trials import Trial
 from sim.study.deployment import Deployment
@@ -14,7 +15,6 @@ from sim.study.lasting import can_last
 from sim.study.studied import Study
 from sim.workload.workload import Workload
 
-HOURS_A_MONTH = 730
 MORE = 1.2  # times the load asked for
 NAMED = 3  # undecided choices
 ANSWERS = 10  # a load shorter than so many answers one after another is too short to say how queues grow
@@ -91,7 +91,7 @@ def _host_ram(plan: RaceResult, win: Candidate) -> str:
             continue
         less, saved = d.limits.kv_offloading_size or 0.0, choice.cost(state.fails + 1) - plan.cost(win)
         if less < size and saved > 0 and replace(d, limits=replace(d.limits, kv_offloading_size=size)) == served:
-            per_node = saved * HOURS_A_MONTH / mine.nodes_of(win.replicas)
+            per_node = saved * MONTH_H / mine.nodes_of(win.replicas)
             text += f" {size:g} GiB of host RAM a replica in place of {less:g} are worth {per_node:,.0f} USD a month per node or more."
     return text
 

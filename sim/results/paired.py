@@ -43,9 +43,9 @@ def difference(one: Array, other: Array) -> tuple[float, float, float] | None:
     """(difference other - one, its 90 % interval's low and high) of two rows of `pairs_of`; None where nothing was repeated or drawn."""
     parts, gap = (slice(1, 1 + EACH), slice(1 + EACH, PAIRS)), np.asarray(other) - np.asarray(one)
     repeats, draws = (gap[part][np.isfinite(gap[part])] for part in parts)
-    if len(repeats) < 2 and len(draws) < 2:
+    mean = level(gap)
+    if math.isnan(mean):
         return None
-    mean = float(np.mean(repeats if len(repeats) > 1 else draws))
     of_run = T_90[EACH - 1] * float(repeats.std(ddof=1)) / math.sqrt(len(repeats)) if len(repeats) > 1 else 0.0
     low, high = _reach(draws)
     if len(draws) > 1 and one[0] != other[0]:
@@ -57,8 +57,8 @@ def difference(one: Array, other: Array) -> tuple[float, float, float] | None:
 def level(row: Array) -> float:
     """The mean of a row of `pairs_of` that `difference` compares: of the repeats, else of the draws; NaN where there is none."""
     for values in (np.asarray(row)[1 : 1 + EACH], np.asarray(row)[1 + EACH :]):
-        if np.isfinite(values).sum() > 1:
-            return float(np.nanmean(values))
+        if len(known := values[np.isfinite(values)]) > 1:
+            return float(np.mean(known))
     return math.nan
 
 
