@@ -299,10 +299,10 @@ def _transfer(name: str, text: str, options: dict[str, Any]) -> None:
         gib = _host_gib(name, extra)
         if gib:
             options["kv_offloading_size"] = gib
-        elif "Offloading" in connector or "SimpleCPU" in connector:
-            raise UsageError(f"{name}: --kv-transfer-config: {connector} gives no cpu_bytes_to_use: how much host memory keeps KV?")
-        else:  # LMCache reads its size from a variable, or takes 5 GB
+        if "LMCache" in connector:  # reads its size from a variable, too, or takes 5 GB
             options["lmcache"] = True
+        elif not gib:
+            raise UsageError(f"{name}: --kv-transfer-config: {connector} gives no cpu_bytes_to_use: how much host memory keeps KV?")
     elif not BETWEEN.search(connector):
         raise NotSimulated(
             f"{name}: --kv-transfer-config: connector {connector or 'of no name'} is not simulated; without it, the rest is answered"
