@@ -14,8 +14,9 @@ from sim.specs.gpus import BOUGHT, get_gpu, list_gpus
 from sim.specs.precision import served_precision
 from sim.study.deployment import Deployment
 
+NARROW_KV = "--kv-dtype fp8"
 DEGREES = (2, 4, 8, 16)  # of tensor parallelism
-SHORTEST = 256  # tokens of a context that is worth a word
+SHORTEST = 0.5  # of the context asked for: what holds less answers another question
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,40 +57,51 @@ def _settings(d: Deployment, context: int, users: int) -> Iterator[Fix]:
     share = round(max(MOST_SHARE, d.limits.memory_share), 2)
     more = f"--gpu-memory-utilization {share:g}"
     changes = [(more, replace(d, limits=replace(d.limits, gpu_memory_utilization=share)))]
-    if d.precision.kv in ("bf16", "fp16"):
-        try:
-            narrow = replace(d, precision=replace(d.precision, kv="fp8"))
-        except SimctlError:  # the engine has no such cache on this card
-            narrow = None
-        if narrow is not None:
-            both = replace(narrow, limits=replace(narrow.limits, gpu_memory_utilization=share))
-            changes += [("--kv-dtype fp8", narrow), (f"--kv-dtype fp8 {more}", both)]
+    if narrow := _narrow_kv(d):
+        both = replace(narrow, limits=replace(narrow.limits, gpu_memory_utilization=share))
+        changes += [(NARROW_KV, narrow), (f"{NARROW_KV} {more}", both)]
     for change, changed in changes:
         if (fit := users_that_fit(changed, context)) >= users:
             yield Fix(change, fit, _price(d))
             return
 
 
+def _narrow_kv(d: Deployment) -> Deployment | None:
+    """With KV in 8 bits, where it has 16 and the engine has such a cache on this card."""
+    if d.precision.kv not in ("bf16", "fp16"):
+        return None
+    try:
+        return replace(d, precision=replace(d.precision, kv="fp8"))
+    except SimctlError:
+        return None
+
+
 def _lighter(d: Deployment, context: int, users: int) -> Iterator[Fix]:
-    """Weights in 8 bits, quantised while loading, else a checkpoint in 4 bits; where the model's own has 16."""
+    """Weights in 8 bits, quantised while loading, else a checkpoint in 4 bits, else either with KV in 8 bits, on the fewest GPUs with which
+    they hold so many; where the model's own weights have 16.
+    """
     if d.precision.weights not in ("bf16", "fp16"):
         return
-    for weights in ("fp8", "int4"):
-        try:
-            lighter = replace(d, precision=replace(d.precision, weights=weights))
-            count = users_that_fit(lighter, context)
-        except SimctlError:  # the card, or the engine, has none
-            continue
-        if count >= users:
-            yield Fix(f"--dtype {weights}", count, _price(d))
-            return
+    narrow = _narrow_kv(d)
+    starts = [("", d), *([(f" {NARROW_KV}", narrow)] if narrow else [])]
+    for tp in (d.tp, *(degree for degree in DEGREES if degree > d.tp)):
+        for kv, start in starts:
+            for weights in ("fp8", "int4"):
+                try:
+                    lighter = replace(start, tp=tp, precision=replace(start.precision, weights=weights))
+                    count = users_that_fit(lighter, context)
+                except SimctlError:  # the card, or the engine, has none
+                    continue
+                if count >= users:
+                    yield Fix(f"--dtype {weights}{kv}{'' if tp == d.tp else f' --tp {tp}'}", count, _price(lighter))
+                    return
 
 
 def _shorter(d: Deployment, context: int, users: int) -> Iterator[Fix]:
     """Contexts of the longest power of two that fits, or three quarters of one."""
     lengths = sorted({int(2**k * part) for k in range(8, 30) for part in (1.0, 0.75)}, reverse=True)
     for length in lengths:
-        if SHORTEST <= length < context and (fit := users_that_fit(d, length)) >= users:
+        if SHORTEST * context <= length < context and (fit := users_that_fit(d, length)) >= users:
             yield Fix(f"contexts of {length} tokens", fit, _price(d))
             return
 

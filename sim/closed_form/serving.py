@@ -33,6 +33,7 @@ from sim.units import format_seconds
 if TYPE_CHECKING:
     from sim.closed_form.what_if import WhatIf
 
+PROMPTS = "prompts of others"
 OUTPUT_TOKENS = 128  # of an answer, unless it is said
 Array = NDArray[np.float64]
 
@@ -127,7 +128,9 @@ class Times:
         return step_time_s(self.deployment.work(self._shape(users)), rates, xp)
 
     def binds(self, users: float) -> str:
-        """The term that takes most of that step."""
+        """What takes most of the time between two tokens of a user: prompts of the others, or a term of the decode step."""
+        if (users - 1) * self.prefill[0] / self.output > float(self.step_s(users, self.rates.point)):
+            return PROMPTS
         return binding_term(step_terms(self.deployment.work(self._shape(users)), self.rates.point))
 
     def _shape(self, users: float) -> Any:

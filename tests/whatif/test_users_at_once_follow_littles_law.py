@@ -100,4 +100,18 @@ def test_weights_are_made_lighter_by_as_little_as_is_enough():
 
     assert named("Qwen3-32B", "H100", 12) == ["--dtype fp8"]
     assert named("Qwen3-32B", "H100", 20) == ["--dtype int4"]
+    assert named("Qwen3-32B", "H100", 30) == ["--dtype fp8 --kv-dtype fp8"]
+    assert named("Qwen3-32B", "H100", 200) == ["--dtype fp8 --kv-dtype fp8 --tp 4"]
     assert named("Qwen3-32B", "H100", 60, "fp8") == []
+
+
+def test_a_context_shorter_than_half_is_no_fix_of_the_question():
+    found = WhatIf(Deployment.of("Qwen3-32B", "H100"), 32768, users=50).serving()
+    assert not [fix.change for fix in found.fixes if fix.change.startswith("contexts")]
+    nearly = WhatIf(Deployment.of("Qwen3-32B", "H100"), 8192, users=5).serving()
+    assert [fix.change for fix in nearly.fixes if fix.change.startswith("contexts")] == ["contexts of 6144 tokens"]
+
+
+def test_prompts_of_others_bind_where_they_take_longer_than_a_step():
+    alone, full = WhatIf(Deployment.of("Llama-3.1-8B", "H100"), 65536, (1, 4), output_tokens=64).serving().loads[:2]
+    assert (alone.binds, full.binds) == ("linear layers", "prompts of others")
