@@ -180,10 +180,14 @@ def _of_file(file: Path, given: Mapping[str, Any]) -> Asked:
     from click.core import ParameterSource
 
     from simctl.scenario_files.plan_files import options_of_plan, plan_in
-    from simctl.scenario_files.scenario import load_scenario
+    from simctl.scenario_files.scenario import load_scenario, scenario_path
 
     source = click.get_current_context().get_parameter_source
     if changed := [name for name in given if source(name) == ParameterSource.COMMANDLINE and name not in AS_GIVEN]:
+        try:
+            scenario_path(file)
+        except UsageError:
+            raise UsageError(f"{file}: no such file; values of one option have commas between them: --gpu H100,L40S") from None
         raise UsageError(f"--{changed[0].replace('_', '-')} beside a scenario: put it into {file}")
     kept = {name: given[name] for name in AS_GIVEN if name != "inventory" or given[name]}
     if (plan := plan_in(file)) is not None:

@@ -111,7 +111,7 @@ def load_scenario(
     naming the file and the key at fault.
     """
     overrides = overrides or {}
-    path = _found(path)
+    path = scenario_path(path)
     body = _read(path)
     question, command = _asked(body, path)
     known = options_by_name(parser_of(command))
@@ -152,7 +152,7 @@ def load_scenario(
     return Scenario(path.stem, question, command, tuple(report), fixed, design, tuple(cells))
 
 
-def _found(path: Path) -> Path:
+def scenario_path(path: Path) -> Path:
     """The file itself, or the packaged scenario of that name. UsageError where there is neither."""
     if path.exists():
         return path

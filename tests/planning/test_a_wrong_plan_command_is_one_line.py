@@ -23,6 +23,7 @@ WRONG = {
     ("--gpu", "T4,V100", "--dtype", "bf16", "--slo", "ttft:p99<2s"): "T4 has no bf16",
     ("--gpu", "H100", "--slo", "ttft:p99<2s", "--day", "servegen-day", "--rate-curve", "servegen-day"): "leave out --rate-curve",
     ("--gpu", "H100", "--slo", "ttft:p99<2s", "--pools", "split"): "no two of these deployments make such pools",
+    ("--gpu", "H100", "L40S"): "L40S: no such file; values of one option have commas between them",
     ("no-such.yaml",): "no such scenario file",
     ("batch_cap_on_an_a10",): "a plan needs 'command: plan'",
 }
