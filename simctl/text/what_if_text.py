@@ -89,15 +89,16 @@ def _session(a: Answer) -> str:
     q, found = a.question, a.ways[a.question.batches[0]]
     if a.prefill is None or not found:
         return ""
-    way, usd = found[0], q.deployment.gpu.price_per_hour
+    way, each_gpu = found[0], q.deployment.gpu.price_per_hour
     scale, unit = next(each for each in LASTING if a.prefill.point >= each[0] * 10 or each == LASTING[-1])
     read = f"{a.prefill.point / scale:.3g} {unit} [{_short(a.prefill.low / scale)}-{_short(a.prefill.high / scale)}]"
     host = q.deployment.request_bytes(q.context, way.policy)[1]
     pinned = f", {format_bytes(host)} of pinned host RAM" if host else ""
     cost = ""
-    if usd is not None:
-        per_second = usd * q.deployment.gpus / 3600
-        cost = f", {per_second * a.prefill.point:.2g} USD; then {1e3 * per_second / way.total:.2g} USD for 1,000 tokens ({usd:g} USD/h)"
+    if each_gpu is not None:
+        usd = each_gpu * q.deployment.gpus
+        per_second = usd / 3600
+        cost = f", {per_second * a.prefill.point:.2g} USD; then {1e3 * per_second / way.total:.2g} USD for 1,000 tokens ({usd:.4g} USD/h)"
     return f" Prefill of one: {read}{pinned}{cost}."
 
 
