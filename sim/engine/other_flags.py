@@ -13,7 +13,7 @@ SILENT = re.compile(
     r"tokenizer.*|skip-tokenizer-init|(default-)?chat-template.*|.*log.*|(code-)?revision|(random-)?seed|root-path|fastapi-root-path|allowed-.*|"
     r"ssl-.*|enable-auto-tool-choice|tool-(call-parser|parser-plugin|server)|reasoning-(parser.*|format|budget|config)|uvicorn.*|response-role|"
     r"load-format|model-loader-extra-config|ignore-patterns|use-tqdm-on-load|safetensors-.*|middleware|lora-modules|hf-token|hf-config-path|"
-    r"config-format|model-impl|runner|task|convert|(override-)?generation-config|logits-processors|enable-prompt-embeds|enable-sleep-mode|"
+    r"config-format|model-impl|(override-)?generation-config|logits-processors|enable-prompt-embeds|enable-sleep-mode|"
     r"fa|flash-attn|cb|cont-batching|(no-)?jinja|alias|a|mlock|(no-)?mmap|no-webui|webui|metrics|props|slots|no-slots|slot-.*|v|verbose|"
     r"(enable-)?metrics.*|show-hidden-metrics.*|collect-detailed-traces|otlp.*|.*metrics|enable-cache-report|enable-prompt-tokens-details|"
     r"enable-(server-load-tracking|force-include-usage|request-id-headers|tokenizer-info-endpoint|offline-docs|trace)|(no-)?disable-.*logs?|"
@@ -61,6 +61,7 @@ SMALL: dict[str, str] = {
 _SMALL = [(re.compile(pattern), why) for pattern, why in SMALL.items()]
 
 DRAFTS = "drafts are simulated for vllm alone: --engine vllm --engine-option draft_tokens=N --engine-option drafter=eagle (or mtp)"
+WRITES = "servers that write text are simulated alone"
 _HOST = "weights in host memory are not simulated; choose GPUs or a dtype whose memory holds them"
 
 
@@ -116,7 +117,8 @@ MOVES: dict[str, tuple[Callable[[str], bool], str]] = {
     "mamba-(ssm-)?(cache-)?dtype": (_not("auto", "float32"), "recurrent states are taken as float32"),
     "max-mamba-cache-size": (_always, "slots of states are sized as by default alone"),
     "optimization-level|O": (_not("1", "2", "3"), "graphs are captured as by default, or none: --enforce-eager"),
-    "embedding|embeddings|reranking|pooling": (_not("none"), "servers that write text are simulated alone"),
+    "embedding|embeddings|reranking|pooling|is-embedding": (_not("none"), WRITES),
+    "task|runner|convert": (_not("auto", "generate", "none"), WRITES),
     "power-limit|gpu-power-limit": (_always, "the rates are those of cards at their own limit"),
 }
 _MOVES = [(re.compile(pattern), moves, what) for pattern, (moves, what) in MOVES.items()]

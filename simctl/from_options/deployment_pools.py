@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import click
 from sim.errors import UsageError
 from sim.yaml_text import read_yaml
 from simctl.options.from_deployment import (
+    ROLES,
     Found,
     commands_of,
     documents_of,
@@ -20,14 +20,10 @@ from simctl.options.from_deployment import (
     listing,
     read_server,
     role_of_words,
+    servers_apart,
     servers_of_text,
-    walk,
 )
 from simctl.options.option_groups import members_of
-
-ROLES = ("prefill", "decode")
-LABELS = ("simctl/role", "llm-d.ai/role", "type", "subComponentType")
-OF_ONE = ("replicas", "minReplicas", "parallelism")  # what a mapping says of its own server, not of the prefill inside of it
 
 
 def pools_of(path: Path, text: str) -> dict[str, Any] | None:
@@ -37,7 +33,9 @@ def pools_of(path: Path, text: str) -> dict[str, Any] | None:
     if servers is not None:
         read = [(role_of_words(each.words) or "serve", found_of(path, [each])) for each in servers]
     else:
-        units = (unit for document in documents_of(path, text) for unit in _units(name, document, ""))
+        units = [unit for document in documents_of(path, text) for unit in servers_apart(name, document)]
+        if "prefill" in (kinds := {role for role, _ in units}) and "decode" not in kinds:  # what works with a prefill server decodes
+            units = [("prefill" if role == "prefill" else "decode", part) for role, part in units]
         read = [(role, read_server(name, [part])) for role, part in units]
     for role, server in read:
         same = next((each for kind, each in found if kind == role and _settings(each) == _settings(server)), None)
@@ -81,33 +79,6 @@ def is_fleet(path: Path, text: str) -> bool:
 
 def _settings(found: Found) -> dict[str, Any]:
     return {key: value for key, value in found.options.items() if key != "replicas"}
-
-
-def _units(name: str, value: Any, role: str) -> Iterator[tuple[str, Any]]:
-    """(role, part of the document with one server alone), the server's siblings that hold none with it."""
-    servers = commands_of(name, value)
-    if len(servers) == 1:
-        yield role or role_of_words(servers[0][1]) or _role(value), value
-    elif isinstance(value, list):
-        for each in value:
-            yield from _units(name, each, role)
-    elif isinstance(value, dict) and servers:
-        holding = {key: each for key, each in value.items() if commands_of(name, each)}
-        siblings = {key: each for key, each in value.items() if key not in holding}
-        split = any(str(key).startswith("prefill") for key in holding)
-        for key, each in holding.items():
-            inner = "prefill" if str(key).startswith("prefill") else "decode" if split else role
-            kept = {k: v for k, v in siblings.items() if inner != "prefill" or k not in OF_ONE}
-            for kind, part in _units(name, each, inner):
-                yield kind, {**kept, key: part}
-
-
-def _role(value: Any) -> str:
-    for each in walk(value):
-        for label in LABELS:
-            if each.get(label) in ROLES:
-                return str(each[label])
-    return "serve"
 
 
 def _pool(name: str, role: str, server: Found) -> dict[str, Any]:

@@ -15,8 +15,9 @@ from types import MappingProxyType
 from typing import Any
 
 from sim.errors import UsageError
+from sim.files import text_of
 from sim.yaml_text import read_yaml
-from simctl.options.shell_text import engine_in, environment_of, expanded
+from simctl.options.shell_text import MOST_BYTES, engine_in, environment_of, expanded
 
 # Variables by which charts hand further flags to the server
 MORE_ARGUMENTS = ("VLLM_ADDITIONAL_ARGS", "VLLM_EXTRA_ARGS", "VLLM_ARGS", "EXTRA_ARGS", "LLAMA_ARGS", "SGLANG_ARGS")
@@ -30,6 +31,8 @@ def canonical(name: str, document: Any, folder: Path) -> Any:
     if not isinstance(document, dict):
         return document
     document = {key: value for key, value in document.items() if not str(key).startswith("x-")}  # compose's extension fields
+    if isinstance(document.get("services"), dict):
+        document["services"] = {key: _extended(name, each, document["services"], folder) for key, each in document["services"].items()}
     document = _with_variables(document, environment_of(folder), {}, folder)
     if flag := _flag_of_model(document):
         engine = {"model": ["vllm", "serve"], "model-path": ["sglang", "serve"]}[flag]
@@ -44,6 +47,24 @@ def canonical(name: str, document: Any, folder: Path) -> Any:
         served = read_yaml(document["spec"]["serveConfigV2"], f"{name}: serveConfigV2")
         document = {key: value for key, value in document.items() if key != "spec"} | {"spec": served}
     return _reduced(name, document, document)
+
+
+def _extended(name: str, service: Any, services: Mapping[str, Any], folder: Path, most: int = 8) -> Any:
+    """A service of docker compose over the one that it `extends`, here or in a file beside. UsageError where that one is not there."""
+    if not isinstance(service, dict) or "extends" not in service:
+        return service
+    said = service["extends"] if isinstance(service["extends"], dict) else {"service": service["extends"]}
+    file, wanted = str(said.get("file", "")), str(said.get("service"))
+    beside = folder / file
+    if file and not beside.is_file():
+        raise UsageError(f"{name}: extends {file}, which is not beside it")
+    others = _at(read_yaml(text_of(beside, MOST_BYTES, file), file), "services") if file else services
+    if not isinstance(_at(others, wanted), dict) or not most:
+        raise UsageError(f"{name}: extends {wanted}: {file or 'the file'} has no such service")
+    base = _extended(name, others[wanted], others, beside.parent if file else folder, most - 1)
+    own = {key: each for key, each in service.items() if key != "extends"}
+    both = [key for key in own if isinstance(own[key], dict) and isinstance(base.get(key), dict)]
+    return base | own | {key: base[key] | own[key] for key in both}
 
 
 def _flag_of_model(document: Mapping[str, Any]) -> str | None:
@@ -242,7 +263,7 @@ def _of_model_spec(name: str, place: str, model: Mapping[str, Any]) -> dict[str,
     for key, setting in config.items():
         if key in ("extraArgs", "v0", "v1"):
             continue
-        flag = re.sub(r"([A-Z])", lambda match: f"-{match[1].lower()}", str(key))
+        flag = re.sub(r"([A-Z]+)", lambda match: f"-{match[1].lower()}", str(key).replace("LoRA", "Lora"))
         if isinstance(setting, bool):
             words.append(f"--{flag}" if setting else f"--no-{flag}")
         elif setting is not None:
@@ -250,6 +271,8 @@ def _of_model_spec(name: str, place: str, model: Mapping[str, Any]) -> dict[str,
     words += [str(word) for word in _listed(config.get("extraArgs"))]
     if cache.get("enabled") and cache.get("cpuOffloadingBufferSize"):
         words += ["--kv-offloading-size", re.sub(r"[^\d.]", "", str(cache["cpuOffloadingBufferSize"]))]
+    if cache.get("enabled") and cache.get("kvRole") in ("kv_producer", "kv_consumer"):
+        words += ["--kv-transfer-config", json.dumps({"kv_connector": "NixlConnector", "kv_role": cache["kvRole"]})]
     found: dict[str, Any] = {"image": f"{model.get('repository', '')}:{model.get('tag', 'latest')}", "command": words}
     if isinstance(model.get("replicaCount"), int):
         found["replicas"] = model["replicaCount"]

@@ -24,10 +24,9 @@ from sim.files import text_of
 from sim.specs.models import get_model
 from sim.yaml_text import read_yaml
 from simctl.options.deployment_forms import MORE_ARGUMENTS, canonical, environment, flags_of, with_runtimes
-from simctl.options.shell_text import Command, commands, engine_in, environment_of, unset_in
+from simctl.options.shell_text import MOST_BYTES, Command, commands, engine_in, environment_of, unset_in
 from simctl.options.unit_files import dockerfile_commands, unit_commands
 
-MOST_BYTES = 1 << 18
 VERSIONS = {"apps": ("v1",), "serving.kserve.io": ("v1alpha1", "v1alpha2", "v1beta1"), "nvidia.com": ("v1alpha1", "v1beta1")}
 VERSION = re.compile(r"vllm/vllm-openai:v?(\d+\.\d+(?:\.\d+)?)")
 # Variables of an engine, and those that change no time: keys, logs, caches, where it listens
@@ -60,6 +59,9 @@ FOLDER = "the folder"
 NO_SERVER = "no `vllm serve`, SGLang or llama-server in it: neither a command line nor args of a container"
 POWER = "the rates are those of cards at their own limit; take it out to ask for that"
 MOST_COPIES = 1024
+ROLES = ("prefill", "decode")
+LABELS = ("simctl/role", "llm-d.ai/role", "type", "subComponentType")
+OF_ONE = ("replicas", "minReplicas", "parallelism")  # what a mapping says of its own server, not of the prefill inside of it
 SETS = "a .env beside the file may set it"
 LMCACHE_GB = 5.0  # host memory of a rank, where no setting gives it
 # How a proxy in front is set to route -> our routers
@@ -93,7 +95,8 @@ def read_deployment(path: Path) -> Found:
     servers = servers_of_text(path, text)
     if servers is None:
         documents = documents_of(path, text)
-        if any(roles_in(path.name, document) for document in documents):
+        roles = [role for document in documents for role, _ in servers_apart(path.name, document)]
+        if "prefill" in roles and len(set(roles)) > 1:
             raise UsageError(f"{path.name}: prefill and decode are servers of their own: --fleet {path.name} reads both")
         found = read_server(path.name, documents)
     else:
@@ -107,7 +110,7 @@ def servers_of_text(path: Path, text: str) -> list[Command] | None:
     for pattern, what in NOT_READ.items():
         if re.search(pattern, f"{path.name}\n{text}", re.MULTILINE):
             raise UsageError(f"{path.name}: {what}")
-    if re.search(r"^\s*(ExecStart\s*=|\[program:)", text, re.MULTILINE):
+    if re.search(r"^\s*(ExecStart\s*=|\[program:|\[Container\])", text, re.MULTILINE):
         return unit_commands(path.name, text, path.parent)
     if re.match(r"(\s*#.*\n|\s*ARG\s.*\n|\s*\n)*\s*FROM\s+\S", text):
         return dockerfile_commands(path.name, text, path.parent)
@@ -258,11 +261,28 @@ def role_of_words(words: Sequence[str]) -> str | None:
     return {"producer": "prefill", "consumer": "decode"}[match[1]] if match else None
 
 
-def roles_in(name: str, document: Any) -> bool:
-    """Whether the servers of a document are both prefill and decode: by their flags, or by a part of it that is called prefill."""
-    parts = (each.get("prefill") for each in walk(document))
-    by_flag = {role_of_words(words) for _, words in commands_of(name, document)}
-    return {"prefill", "decode"} <= by_flag or any(part is not None and commands_of(name, part) for part in parts)
+def servers_apart(name: str, value: Any, role: str = "") -> Iterator[tuple[str, Any]]:
+    """(role, part of the document with one server alone), the server's siblings that hold none with it."""
+    servers = commands_of(name, value)
+    if len(servers) == 1:
+        yield role or role_of_words(servers[0][1]) or _role(value), value
+    elif isinstance(value, list):
+        for each in value:
+            yield from servers_apart(name, each, role)
+    elif isinstance(value, dict) and servers:
+        holding = {key: each for key, each in value.items() if commands_of(name, each)}
+        siblings = {key: each for key, each in value.items() if key not in holding}
+        split = any(str(key).startswith("prefill") for key in holding)
+        for key, each in holding.items():
+            inner = "prefill" if str(key).startswith("prefill") else "decode" if split else role
+            kept = {k: v for k, v in siblings.items() if inner != "prefill" or k not in OF_ONE}
+            for kind, part in servers_apart(name, each, inner):
+                yield kind, {**kept, key: part}
+
+
+def _role(value: Any) -> str:
+    labelled = (str(each[label]) for each in walk(value) for label in LABELS if each.get(label) in ROLES)
+    return next(labelled, "serve")
 
 
 def _of_version(said: str) -> list[str]:
@@ -300,7 +320,7 @@ def _of_container(name: str, each: dict[str, Any]) -> list[tuple[str, list[str]]
     if (other := engine_in(image)) in NOT_SIMULATED:
         return [(str(other), words)]
     if (
-        "dynamo.frontend" in words
+        any(re.match(r"dynamo\.(?!vllm|sglang)", word) for word in words)
         or (words and re.fullmatch(r"(.*/)?(ba)?sh", words[0]) and not engine_in(" ".join(words)))
         or (not words and "model" not in each and not each.get("storageUri"))
     ):

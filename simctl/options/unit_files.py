@@ -1,4 +1,4 @@
-"""Servers that units of systemd, programs of supervisord and Dockerfiles start, as commands."""
+"""Servers that units of systemd (Podman's quadlets, too), programs of supervisord and Dockerfiles start, as commands."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from simctl.options.shell_text import Command, commands, environment_of, expande
 
 
 def unit_commands(name: str, text: str, folder: Path) -> list[Command]:
-    """Servers of a systemd unit or of supervisord's programs: what ExecStart or command starts, with their variables, `numprocs` times."""
+    """Servers of a systemd unit or of supervisord's programs: what ExecStart, a quadlet's Image and Exec, or command starts, with their
+    variables, `numprocs` times.
+    """
     found: list[Command] = []
     for section in re.split(r"^(?=\s*\[program:)", text, flags=re.MULTILINE):
-        variables, lines, copies = environment_of(folder), [], 1
+        variables, lines, copies, image = environment_of(folder), [], 1, ""
         for number, line in _lines_of_unit(section):
             key, _, value = (part.strip() for part in line.partition("="))
             if key in ("Environment", "environment"):
@@ -25,6 +27,10 @@ def unit_commands(name: str, text: str, folder: Path) -> list[Command]:
                 variables |= environment_of(folder, value.lstrip("-"))
             elif key in ("ExecStart", "command"):
                 lines.append(value.lstrip("-@:+!"))
+            elif key == "Image":
+                image = value
+            elif key == "Exec":
+                lines.append(f"podman run {image} {value}")
             elif key == "numprocs" and value.isdecimal():
                 copies = int(value)
         for each in (each for line in lines for each in commands(name, line, variables)):

@@ -110,6 +110,12 @@ SERVERS = {
         "max_model_len": "8192",
         "max_num_seqs": 4,
     },
+    "vllm.container": {
+        "model": "Qwen/Qwen3-14B-AWQ",
+        "max_model_len": "20000",
+        "gpu_memory_utilization": "0.88",
+        "engine_version": "0.24.0",
+    },
     "vllm@.service": {"model": "mistralai/Mistral-Small-24B-Instruct-2501", "tp": 2, "max_model_len": "16384"},
     "llama.sh": {
         "engine": "llamacpp",
@@ -130,6 +136,10 @@ POOLS = {
     "dynamo.yaml": [
         ("decode", 2, "Qwen/Qwen3-8B", {"max-num-seqs": "128"}),
         ("prefill", 1, "Qwen/Qwen3-8B", {"max-num-batched-tokens": 16384}),
+    ],
+    "dynamo-planner.yaml": [
+        ("decode", 2, "Qwen/Qwen3-8B", {"max-num-seqs": "64", "router": "dynamo"}),
+        ("prefill", 1, "Qwen/Qwen3-8B", {"router": "dynamo"}),
     ],
     "dynamo-sglang.yaml": [("prefill", 1, "Qwen/Qwen3-8B", {"engine": "sglang"}), ("decode", 2, "Qwen/Qwen3-8B", {"engine": "sglang"})],
     "dynamo-router.yaml": [
@@ -273,6 +283,30 @@ def test_rays_bound_of_requests_at_a_replica_is_taken_where_it_binds(tmp_path, b
     loading, given = "model_loading_config: {model_id: Qwen/Qwen3-8B}", "engine_kwargs: {max_num_seqs: 48}"
     text = f"applications: [{{args: {{llm_configs: [{{{loading}, {given}, deployment_config: {{max_ongoing_requests: {bound}}}}}]}}}}]\n"
     assert read(tmp_path, "serve.yaml", text).options["max_num_seqs"] == seqs
+
+
+def test_a_service_of_compose_extends_another_here_or_in_a_file_beside(tmp_path):
+    text = "services: {own: {extends: near, environment: {B: 2}}, near: {extends: {file: base.yml, service: far}, scale: 2}}"
+    with pytest.raises(UsageError, match=r"^compose\.yml: extends base.yml, which is not beside it"):
+        read(tmp_path, "compose.yml", text)
+    (tmp_path / "base.yml").write_text("services: {far: {image: vllm/vllm-openai, command: --model Qwen/Qwen3-8B, environment: {A: 1}}}")
+    options = read(tmp_path, "compose.yml", text).options
+    assert (options["model"], options["replicas"]) == ("Qwen/Qwen3-8B", 2)
+    with pytest.raises(UsageError, match=r"extends elsewhere: base\.yml has no such service"):
+        read(tmp_path, "compose.yml", text.replace("far", "elsewhere"))
+
+
+def test_roles_of_several_documents_are_no_one_server(tmp_path):
+    pod = "{metadata: {labels: {llm-d.ai/role: ROLE}}, spec: {containers: [{command: [vllm, serve, Qwen/Qwen3-8B]}]}}"
+    one = f"kind: Deployment\nspec: {{template: {pod}}}\n"
+    with pytest.raises(UsageError, match="prefill and decode are servers of their own"):
+        read(tmp_path, "roles.yaml", "---\n".join(one.replace("ROLE", role) for role in ("decode", "prefill")))
+
+
+def test_a_chart_names_flags_of_adapters_in_its_own_case(tmp_path):
+    model = "{name: a, modelURL: Qwen/Qwen3-8B, replicaCount: 1, vllmConfig: {enableLoRA: true, maxLoras: 4, maxLoraRank: 32}}"
+    options = read(tmp_path, "values.yaml", f"servingEngineSpec: {{modelSpec: [{model}]}}").options
+    assert (options["max_loras"], options["max_lora_rank"]) == (4, 32)
 
 
 def test_a_server_that_is_started_again_when_it_ends_is_one(tmp_path):
