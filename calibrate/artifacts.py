@@ -65,9 +65,7 @@ def write_posterior(
     if not path.parent.is_dir():
         raise SimctlError(f"{path.parent}: no such folder")
     found = {"posterior": posterior, **(groups or {})}
-    packed = {"zlib": True, "complevel": 6}
-    encodings = {name: {n: packed for n, v in group.data_vars.items() if v.dtype.kind in "fiub"} for name, group in found.items()}
-    content = netcdf_content({"/": xr.Dataset(attrs=attrs)} | {name: group.drop_attrs() for name, group in found.items()}, encodings)
+    content = netcdf_content({"/": xr.Dataset(attrs=attrs)} | {name: group.drop_attrs() for name, group in found.items()})
     with replacing(path) as temporary:
         temporary.write_bytes(content)
     if thin_to is not None:

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     import xarray as xr
 
 SCHEMA = "simctl-measurement/1"
-FORMAT = ("v110", "v110")  # of HDF5: a third of the default's overhead, which would be most of a small file
-NUMBERS: dict[str, Any] = {"zlib": True, "shuffle": True, "complevel": 9}
-TEXT = {"dtype": "S1", "zlib": True, "complevel": 9}  # text of any length is not compressed, arrays of characters are
 WALL_CLOCK_S = 1e6  # seconds beyond this count from 1970: too many digits for float32
 
 
@@ -49,14 +46,13 @@ def table(dim: str, rows: Sequence[Mapping[str, Any]], described: Mapping[str, t
 
 
 def write(dataset: xr.Dataset, path: Path) -> Path:
-    """Write compressed netCDF-4 where h5netcdf and h5py are installed, netCDF-3 otherwise; `xarray.open_dataset` reads both.
+    """Write compressed netCDF-4 where h5py is installed, netCDF-3 otherwise; `xarray.open_dataset` reads both.
 
     Raises OSError naming the file; a failed write leaves the previous file in place.
     """
     # netCDF attributes are numbers and text
     dataset = dataset.assign_attrs({k: int(v) if isinstance(v, bool) else ("" if v is None else v) for k, v in dataset.attrs.items()})
-    packs = importlib.util.find_spec("h5netcdf") and importlib.util.find_spec("h5py")
-    content = packed(dataset) if packs else netcdf3.content(dataset)
+    content = packed(dataset) if importlib.util.find_spec("h5py") else netcdf3.content(dataset)
     with replacing(path) as temporary:
         temporary.write_bytes(content)
     return path
@@ -68,14 +64,7 @@ def packed(dataset: xr.Dataset) -> memoryview:
     for name, variable in dataset.variables.items():
         if variable.dtype == np.float64:
             slim[name] = (variable.dims, narrowed(variable.values, str(variable.attrs.get("units", ""))), variable.attrs)
-    encoding: dict[str, Mapping[str, Any]] = {}
-    for name, variable in slim.variables.items():
-        variable.encoding = {}
-        if variable.dtype.kind in "OU":
-            encoding[str(name)] = TEXT
-        elif variable.dtype.kind in "fiu":  # in one piece: files are read whole, and it packs better so
-            encoding[str(name)] = NUMBERS | ({"chunksizes": variable.shape} if variable.size else {})
-    return netcdf_content({"/": slim}, {"/": encoding}, libver=FORMAT)
+    return netcdf_content({"/": slim})
 
 
 def narrowed(values: NDArray[np.float64], units: str) -> NDArray[Any]:

@@ -373,4 +373,6 @@ def _pick(have: int, want: int | None, seed: int) -> NDArray[np.intp]:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):  # how h5netcdf reads a text of one character
+        return value.decode()
     return value.item() if isinstance(value, np.generic) else value

@@ -238,10 +238,7 @@ def _checked(record: RunRecord) -> RunRecord:
 
 def write_run(directory: Path, dataset: Any, summary: Mapping[str, Any]) -> None:
     """Write run.nc (`to_dataset`) and summary.json into `directory`. No wall-clock time goes in: equal runs are equal bytes."""
-    packed = {"zlib": True, "complevel": 1, "shuffle": True}
-    # xarray keeps NaN for missing floats only; text is stored as it is
-    encoding = {name: packed for name, v in dataset.variables.items() if v.dtype.kind in "if" and v.size}
-    (directory / RUN_FILE).write_bytes(netcdf_content({"/": dataset}, {"/": encoding}))
+    (directory / RUN_FILE).write_bytes(netcdf_content({"/": dataset}, level=1))
     (directory / SUMMARY_FILE).write_text(summary_json(summary) + "\n", encoding="utf-8")
 
 
