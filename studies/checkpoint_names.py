@@ -75,12 +75,27 @@ ALIASES = {
     "Granite-3.1-2B": ["Granite-3.2-2B", "Granite-3.3-2B"],
     "Command-R-35B": ["command-r", "c4ai-command-r-v01", "c4ai-command-r-08-2024"],
     "GLM-4.6": ["glm-4.6-357b"],
+    "Nemotron-H-8B": ["Nemotron-H-8B-Reasoning-128K"],
+    "Nemotron-H-47B": ["Nemotron-H-47B-Reasoning-128K"],
+    "Step-3.7-Flash": ["Step-3.5-Flash"],  # its 45 layers are named by SGLang 0.5.23, its 196B and 11B are this shape's
     "Llama-4-Scout": ["llama4-16x17b"],
     "Llama-4-Maverick": ["llama4-128x17b"],
 }
 # Contexts of versions whose widths are the base's: Granite 3.1's is in its 2B's configuration
 CONTEXTS = {f"Granite-3.{version}-8B{end}": 131072 for version in (1, 2, 3) for end in ("", "-Instruct", "-Base")}
-# Shapes of which the list's `missing.txt` has the widths, and the rest stands on the card or in the name; _off checks the parameters
+CONTEXTS |= {"Step-3.5-Flash": 262144} | {f"Nemotron-H-{size}-Reasoning-128K": 131072 for size in ("8B", "47B")}  # their cards'
+STORED = {"mistralai/Ministral-3-14B-Instruct-2512": "fp8-tensor"}  # as the 3B and 8B beside it
+NEMOTRON_H = {
+    "model_type": "nemotron_h",
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "n_groups": 8,
+    "mamba_head_dim": 64,
+    "vocab_size": 131072,
+    "max_position_embeddings": 8192,
+}
+# Shapes of which the list's `missing.txt` has the widths, and the rest stands on the card or in the name, or that were read since; _off
+# checks the parameters
 COMPOSED: dict[str, tuple[str, dict[str, Any]]] = {
     "ERNIE-4.5-300B-A47B": (
         "composed: widths as read (reference list); 64 experts, 8 of them active, of the model card; their width from the 300B and 47B of "
@@ -102,6 +117,65 @@ COMPOSED: dict[str, tuple[str, dict[str, Any]]] = {
             "vocab_size": 103424,
             "tie_word_embeddings": False,
             "max_position_embeddings": 131072,
+        },
+    ),
+    "Ministral-3-14B": (
+        "composed: NVIDIA-NeMo/Megatron-Bridge provider (PyPI megatron-bridge 0.3.1); text part only",
+        {
+            "model_type": "ministral3",
+            "hidden_size": 5120,
+            "num_hidden_layers": 40,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "intermediate_size": 16384,
+            "vocab_size": 131072,
+            "tie_word_embeddings": False,
+            "max_position_embeddings": 262144,
+        },
+    ),
+    "Solar-Open-100B": (
+        "defaults: transformers 5.24.0 configuration defaults (documented checkpoint of the class)",
+        {
+            "model_type": "solar_open",
+            "hidden_size": 4096,
+            "num_hidden_layers": 48,
+            "num_attention_heads": 64,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "moe_intermediate_size": 1280,
+            "n_routed_experts": 128,
+            "n_shared_experts": 1,
+            "num_experts_per_tok": 8,
+            "vocab_size": 196608,
+            "tie_word_embeddings": False,
+            "max_position_embeddings": 131072,
+        },
+    ),
+    "Nemotron-H-8B": (
+        "composed: NVIDIA-NeMo/Megatron-Bridge provider (PyPI megatron-bridge 0.3.1)",
+        NEMOTRON_H
+        | {
+            "hidden_size": 4096,
+            "hybrid_override_pattern": "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-",
+            "intermediate_size": 21504,
+            "mamba_num_heads": 128,
+            "num_attention_heads": 32,
+            "ssm_state_size": 128,
+        },
+    ),
+    "Nemotron-H-47B": (
+        "composed: NVIDIA-NeMo/Megatron-Bridge provider (PyPI megatron-bridge 0.3.1)",
+        NEMOTRON_H
+        | {
+            "hidden_size": 8192,
+            "hybrid_override_pattern": (
+                "M-M-M-M-M-M-M-M-M*-M-M-M-M-M-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-M-M---MM---M-M*-M-M-M-M-M-"
+            ),
+            "intermediate_size": 30720,
+            "mamba_num_heads": 256,
+            "num_attention_heads": 64,
+            "ssm_state_size": 256,
         },
     ),
     "Granite-4.0-H-Small": (
@@ -160,6 +234,7 @@ def main(argv: Sequence[str]) -> int:
     for base, stems in ALIASES.items():
         table["names"].setdefault(base, []).extend(stem for stem in stems if not _is_read(stem, base))
     table["contexts"] |= {key(name): length for name, length in CONTEXTS.items()}
+    table["stored"] |= {key(name): form for name, form in STORED.items()}
     text = json.dumps(table, separators=(",", ":"), ensure_ascii=False).replace('},"', '},\n"')
     write_text(package_path("sim.specs", "data", "checkpoints.json"), text + "\n")
     print(f"{len(rows)} ids, {len(shapes)} shapes, {sum(map(len, table['names'].values()))} names, {len(text.encode()):,} bytes")

@@ -6,7 +6,6 @@ only as a bound or a percentage is passed on as printed, because its trial count
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -46,6 +45,8 @@ class Recall:
 @cache
 def published_recall() -> tuple[Recall, ...]:
     """The measurements of real models (the engine-test rows of the table are about scorers, not models)."""
+    import csv  # which dense attention does not need
+
     with package_path("scenarios", TABLE).open(encoding="utf-8") as handle:
         rows = [row for row in csv.DictReader(handle) if row["model"] != "engine test" and not row["context_label"].startswith("up to")]
     return tuple(_parsed(row) for row in rows)

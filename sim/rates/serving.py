@@ -22,6 +22,7 @@ from sim.cost.rates import RateDraws, Rates
 from sim.engine.overlap import NO_WORK, HostWork
 from sim.errors import SimctlError, UsageError
 from sim.files import package_path
+from sim.quantiles import median
 from sim.rates.fingerprint import kept_fingerprint as formula_fingerprint
 from sim.rates.host import Host
 from sim.rates.posterior import with_model_error
@@ -288,9 +289,7 @@ def pooled(hosts: Sequence[ServingOverhead]) -> ServingOverhead:
     """Median of hosts, number by number. The standard deviation of another host around it is that of these, or as declared if wider."""
     if len(hosts) == 1:
         return hosts[0]
-    from statistics import median
-
-    typical: dict[str, Any] = {name: median(float(getattr(host, name)) for host in hosts) for name in NUMBERS}
+    typical: dict[str, Any] = {name: median(np.array([float(getattr(host, name)) for host in hosts])) for name in NUMBERS}
     apart = {
         "hidden_c0_sd_s": float(np.std([host.hidden_c0_s for host in hosts])),
         "launch_sd": float(np.std(np.log([host.launch for host in hosts]))),
@@ -298,7 +297,7 @@ def pooled(hosts: Sequence[ServingOverhead]) -> ServingOverhead:
     return replace(
         hosts[0],
         **{name: max(value, apart.get(name, value)) for name, value in typical.items()},
-        noise={metric: median(float(host.noise[metric]) for host in hosts) for metric in hosts[0].noise},
+        noise={metric: median(np.array([float(host.noise[metric]) for host in hosts])) for metric in hosts[0].noise},
         gpu=" and ".join(sorted({host.gpu for host in hosts})),
         engine=" and ".join(sorted({host.engine for host in hosts})),
         learnt_on="; ".join(host.learnt_on for host in hosts),

@@ -137,7 +137,16 @@ def test_ollamas_names_have_its_usual_type_unless_they_say_another(name, dtype):
 
 
 @pytest.mark.parametrize(
-    ("name", "total", "active"), [("baidu/ERNIE-4.5-300B-A47B-PT", 300e9, 47e9), ("ibm-granite/granite-4.0-h-small", 32.2e9, 9e9)]
+    ("name", "total", "active"),
+    [
+        ("baidu/ERNIE-4.5-300B-A47B-PT", 300e9, 47e9),
+        ("ibm-granite/granite-4.0-h-small", 32.2e9, 9e9),
+        ("mistralai/Ministral-3-14B-Reasoning-2512", 13.5e9, 12.8e9),
+        ("upstage/Solar-Open-100B", 102.6e9, 12e9 - 196608 * 4096),  # its card counts the input table
+        ("stepfun-ai/Step-3.5-Flash-FP8", 196e9, 10.6e9),
+        ("nvidia/Nemotron-H-8B-Base-8K", 8.1e9, 7.6e9),
+        ("nvidia/Nemotron-H-47B-Reasoning-128K", 46.8e9, 45.7e9),
+    ],
 )
 def test_composed_shapes_have_the_published_parameters(name, total, active):
     spec = get_model(name)
@@ -154,7 +163,7 @@ def test_the_context_is_that_of_the_name():
     ("name", "says"),
     [
         ("Qwen3-33B", r"unknown model 'Qwen3-33B'; did you mean 'Qwen3-32B' or 'Qwen3-30B-A3B'\? .*config\.json"),
-        ("mistralai/Ministral-3-14B-Instruct-2512", "unknown model"),
+        ("mistralai/Mistral-Large-3-675B-Instruct-2512", "unknown model"),
         ("google/gemma-2b", "unknown model"),
         ("swiss-ai/Apertus-70B-Instruct-2509", "none of its family is here, of its size are 'Llama-2-70B' and 'Llama-3-70B';"),
         ("databricks/dbrx-instruct", "unknown model 'databricks/dbrx-instruct'; none of its family is here;"),
