@@ -98,7 +98,7 @@ def carried_over(gpu: str, other: str) -> str:
 
 
 def checked(gpu: str) -> Iterator[str]:
-    """What `hw.engines.vllm_sparse_checks` found on the GPU."""
+    """What `studies.kernel_checks.vllm_sparse` found on the GPU."""
     found = json.loads(CHECKS.read_text(encoding="utf-8"))
     if gpu in found["gpu"]:
         runs, whole = found["schedules"], found["whole"]

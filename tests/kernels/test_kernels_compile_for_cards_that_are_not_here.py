@@ -11,7 +11,9 @@ import pytest
 @pytest.mark.parametrize("capability", ["86", "89", "121"])
 def test_all_kernels_compile(capability: str) -> None:
     env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run([sys.executable, "-m", "kernels.targets", capability], env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "studies.kernel_checks.targets", capability], env=env, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     right, of = done.stdout.split(": ")[1].split(" kernels")[0].split(" of ")
     assert right == of

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from kernels import retriever
+from studies.kernel_checks import retriever
 
 
 @pytest.mark.parametrize("paragraph", [0, 96])

@@ -1,9 +1,9 @@
-"""Needles through the block selection: `python -m kernels.bench_recall OUT.csv` trains the retriever and looks for needles with it.
+"""Needles through the block selection: `python -m studies.kernel_checks.recall OUT.csv` trains the retriever and looks for needles with it.
 
 A row says of one (context, haystack, distractors, block) how many of `trials` needles full attention answers (`dense`), how many lie in
 one of the `blocks` best blocks (`within`), and, in blocks of 128 tokens, how many attention over these, one sink block and two local ones
 answers (`found`). Haystacks are random tokens, or one paragraph of 256 tokens over and over; 16 needles lie in each, in candidate blocks.
-e4m3 bounds and kernels of this package.
+e4m3 bounds and kernels of `kernels`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pathlib import Path
 
 import torch
 
-from kernels import retriever
 from kernels.dense_decode import dense_decode
 from kernels.gather_decode import gather_decode
 from kernels.selector import select
 from kernels.summaries import Summaries, allocate, build
+from studies.kernel_checks import retriever
 
 BLOCK, SINK, LOCAL = 128, 1, 2
 CONTEXTS = (4096, 8192, 16384, 32768, 65536, 131072, 262144)

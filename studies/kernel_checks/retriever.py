@@ -5,7 +5,7 @@ positions, so that it reads any length: a query of two key tokens, a key of the 
 random haystacks of up to 2,048 tokens with needles beside, which share one key token of each (distractors).
 
     model = train(seed=0)                     # a minute on a Hopper GPU
-    k, v = model.cache(tokens)                # then any attention of this package
+    k, v = model.cache(tokens)                # then any attention of kernels
     found = model.answer(attended)            # [B] tokens
 """
 

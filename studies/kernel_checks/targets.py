@@ -1,4 +1,4 @@
-"""`python -m kernels.targets 86 89 121`: every kernel compiled for a compute capability, without such a card, and what the compiler said.
+"""`python -m studies.kernel_checks.targets 86 89 121`: every kernel compiled for cards that are not here, and what the compiler said.
 
 Nothing is launched: the wrappers run on small tensors of the CPU, and each launch becomes a compilation. A card before 9.0 gets neither
 TMA nor programmatic dependent launches. Needs Triton with its assembler, no GPU.

@@ -1,6 +1,6 @@
 """Checks of block-sparse decode inside a running vLLM, on a small model with random weights: needs vLLM, a Hopper GPU and no weights.
 
-    python -m hw.engines.vllm_sparse_checks OUT.json --schedules 1000
+    python -m studies.kernel_checks.vllm_sparse OUT.json --schedules 1000
 
 schedules   random arrivals over shared documents in a small KV pool (prefix hits, preemptions, reuse of pages): after each step the
             selections of two layers are compared with the float64 top k of the keys that the cache holds at that moment
