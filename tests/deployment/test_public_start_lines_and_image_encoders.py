@@ -58,6 +58,13 @@ def test_a_draft_head_has_no_tower_of_its_own():
     assert d.memory().weights - deployed().memory().weights < 2 * d.model.tower_params
 
 
+@pytest.mark.parametrize(("model", "own"), [("Gemma-4-31B", False), ("Qwen3.6-27B", True)])
+def test_gemmas_assistant_reads_the_kv_of_its_model(model, own):
+    plain, drafting = (Deployment.of(model, "H200", options=options) for options in ({}, {"draft_tokens": 4, "drafter": "mtp"}))
+    assert (drafting.layout.at_once(1e10, 8192) < plain.layout.at_once(1e10, 8192)) == own
+    assert drafting.memory().weights > plain.memory().weights
+
+
 def test_the_flag_of_a_file_says_that_text_alone_is_served(tmp_path):
     file = tmp_path / "serve.sh"
     file.write_text("#!/bin/sh\nvllm serve Qwen/Qwen3.6-27B-FP8 --language-model-only --max-num-seqs 8\n")
