@@ -11,10 +11,10 @@ from sim.cluster.admission import Admission
 from sim.cluster.clock import Clock
 from sim.cluster.replica import SteppedEngine
 from sim.cluster.router import Router
+from sim.cluster.rows_engine import RowsEngine
 from sim.cluster.simulation import simulate
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Iteration, Outcome, Request, Scheduler, StepPrice
-from sim.engine.rows.engine import RowsEngine
 from sim.engine.rows.made import uncovered
 from sim.engine.schedulers import VllmScheduler
 from sim.engine.step_clock import StepTime

@@ -108,29 +108,22 @@ def assemble(
 
     Without sending times a finite rate is drawn anew (gamma gaps of that burstiness, another draw than the run's own), a number of clients
     is replayed as a closed loop, and neither means all at once. With them, `clients` that held requests back are distinguished by who was
-    free. `stated` are the figures of a file without single requests. Prompts that nobody says anything of begin with the same
-    `assume_prefix` tokens. Raises UsageError when too few requests were answered.
+    free. `stated` are the figures of a file without single requests. Prompts of which nothing is said share their first `assume_prefix`
+    tokens. Raises UsageError when too few requests were answered.
     """
     if assume_prefix:
         seen = [s if s.content or s.session else replace(s, content=_assumed(s, assume_prefix)) for s in seen]
-    said, kind, rate_known = list(notes), "open", math.isfinite(rate_per_s)
-    sent = np.array([s.sent_s for s in seen])
+    said, kind, sent = list(notes), "open", np.array([s.sent_s for s in seen])
     if np.isnan(sent).any():
-        kind = "closed" if clients and not rate_known else "open"
-        sent = _placed(len(seen), rate_per_s, burstiness, clients, said)
+        sent, kind = _placed(len(seen), rate_per_s, burstiness, clients, said)
     order = np.argsort(sent, kind="stable")
     seen, sent = [seen[i] for i in order], sent[order]
-    column = {n: np.array([getattr(s, n) for s in seen], dtype=float) for n in ("ttft_s", "e2el_s", "waited_s", "cached_tokens")}
-    answered = np.isfinite(column["e2el_s"])
-    if answered.sum() < FEWEST:
-        raise UsageError(f"{name}: {int(answered.sum())} answered requests are too few to learn from: at least {FEWEST} are needed")
-    sessions = _sessions(seen) if any(s.session for s in seen) else None
-    turns = sessions
+    column, answered = _columns(name, seen)
+    turns = sessions = _sessions(seen) if any(s.session for s in seen) else None
     if sessions is None and kind == "open":
         kind, clients, turns = _clients(seen, sent, column, clients, said)
     shared = any(s.content for s in seen)
-    if not shared:
-        said += _shared_unsaid(sessions, column["cached_tokens"])
+    said += [] if shared else _shared_unsaid(sessions, column["cached_tokens"])
     experiment = Experiment(
         name=name,
         kind="sessions" if sessions is not None else kind,
@@ -150,18 +143,18 @@ def assemble(
     return ServedLog(experiment, answered, np.where(answered, np.nan, column["waited_s"]), source, tuple(said), model_id)
 
 
-def _placed(count: int, rate_per_s: float, burstiness: float, clients: int, said: list[str]) -> Array:
-    """Sending times [request] of a log without them, s; how they were found is added to what is `said`."""
+def _placed(count: int, rate_per_s: float, burstiness: float, clients: int, said: list[str]) -> tuple[Array, str]:
+    """(sending times [request] of a log without them, s, kind of load); how they were found is added to what is `said`."""
     if math.isfinite(rate_per_s):
         said.append(f"no sending times: drawn anew at {rate_per_s:g} requests/s, so single requests cannot be compared")
         if clients:
             said.append(f"its limit of {clients} in flight is not replayed beside a rate")
         gaps: Array = np.random.default_rng([0, 80]).gamma(burstiness, 1 / (rate_per_s * burstiness), count)
         placed: Array = np.cumsum(gaps) - gaps[0]
-        return placed
+        return placed, "open"
     known = f"no sending times: replayed as a closed loop of {clients} clients"
     said.append(known if clients else "no sending times and no rate: all sent at once")
-    return np.arange(count, dtype=np.float64) * 1e-6
+    return np.arange(count, dtype=np.float64) * 1e-6, "closed" if clients else "open"
 
 
 def _shared_unsaid(sessions: NDArray[np.int64] | None, cached: Array) -> list[str]:
@@ -208,6 +201,15 @@ def _streams(seen: Sequence[LoggedRequest], sent: Array) -> tuple[Array, ...] | 
 
 def _assumed(s: LoggedRequest, tokens: int) -> Content:
     return SystemPrompt("assumed", min(tokens, s.prompt_tokens))
+
+
+def _columns(name: str, seen: Sequence[LoggedRequest]) -> tuple[dict[str, Array], NDArray[np.bool_]]:
+    """Columns [request] of what is measured, and which requests were answered."""
+    column = {n: np.array([getattr(s, n) for s in seen], dtype=float) for n in ("ttft_s", "e2el_s", "waited_s", "cached_tokens")}
+    answered = np.isfinite(column["e2el_s"])
+    if answered.sum() < FEWEST:
+        raise UsageError(f"{name}: {int(answered.sum())} answered requests are too few to learn from: at least {FEWEST} are needed")
+    return column, answered
 
 
 def _clients(

@@ -101,25 +101,8 @@ def measured(worker: Any, rows: Sequence[int], journal: Journal, budget: Budget,
         part = parts[place]
         if part["k"] not in inputs:
             inputs[part["k"]] = torch.randn(max(rows), part["k"], device="cuda", dtype=torch.bfloat16)
-        x, calls, burst = inputs[part["k"]][:count], part["calls"], next((n for r, n in BURST if count <= r), 2)
         with torch.inference_mode(), set_forward_context(None, config, num_tokens=count):
-            queueing = []
-            for i in range(3):
-                begun = time.perf_counter()
-                calls[i % len(calls)](x)
-                queueing.append(time.perf_counter() - begun)
-                torch.cuda.synchronize()
-            held_s = HOLD * min(queueing) * (burst + 1)
-            first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            begun = time.perf_counter()
-            torch.cuda._sleep(int(held_s / one))
-            first.record()
-            for i in range(burst):
-                calls[(i + 3) % len(calls)](x)
-            last.record()
-            late = time.perf_counter() - begun > held_s
-            last.synchronize()
-        return float(first.elapsed_time(last)) * 1e-3 / burst, late
+            return _burst_s(part["calls"], inputs[part["k"]][:count], one)
 
     with undisturbed():
         for number in range(PASSES):
@@ -150,3 +133,26 @@ def dataset(records: Sequence[dict[str, Any]], attrs: dict[str, Any]) -> Any:
         named = {"rows": count, "status": status, "error": bad["error"] if bad else ""}
         rows.append(head["parts"][place] | named | summarize(seen, "time_s"))
     return xr.Dataset(table("point", rows, COLUMNS), attrs={"protocol": PROTOCOL, **attrs})
+
+
+def _burst_s(calls: Sequence[Any], x: Any, cycle_s: float) -> tuple[float, bool]:
+    """Seconds of one of `calls` in a burst behind a held GPU, and whether the host queued it too late; `cycle_s` is a GPU's cycle."""
+    import torch
+
+    burst, queueing = next((n for r, n in BURST if len(x) <= r), 2), []
+    for i in range(3):
+        begun = time.perf_counter()
+        calls[i % len(calls)](x)
+        queueing.append(time.perf_counter() - begun)
+        torch.cuda.synchronize()
+    held_s = HOLD * min(queueing) * (burst + 1)
+    first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begun = time.perf_counter()
+    torch.cuda._sleep(int(held_s / cycle_s))
+    first.record()
+    for i in range(burst):
+        calls[(i + 3) % len(calls)](x)
+    last.record()
+    late = time.perf_counter() - begun > held_s
+    last.synchronize()
+    return float(first.elapsed_time(last)) * 1e-3 / burst, late

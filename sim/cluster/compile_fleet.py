@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
+from sim.cluster.compiled import available, checked_cache, warm
 from sim.cluster.fleet_runs import Servers, serve_calls
 from sim.cost.rates import UNITS, Rates
-from sim.engine.compiled import available, checked_cache, warm
 from sim.engine.config import EngineConfig
 from sim.engine.step_clock import StepTime
 from sim.errors import SimctlError, ending

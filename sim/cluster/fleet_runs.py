@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import sim.cluster.fleet_state as on
+from sim.cluster import compiled as compiler
 from sim.cluster import fleet_core as plain
 from sim.cluster.deployed_routers import BALANCED, EPP_BLOCK, MATCHED
 from sim.cluster.fleet_events import first_of
@@ -17,7 +18,6 @@ from sim.cluster.fleet_state import FleetCore, Pools
 from sim.cluster.policies import AFFINITY, FALLBACK, PowerOfTwo, drawn
 from sim.cluster.pools import MOST
 from sim.cluster.router import make_router, router_options
-from sim.engine import compiled as compiler
 from sim.engine.config import EngineConfig
 from sim.engine.rows.layout import DONE, NEEDS_ROOM, NEVER, Core, RequestRow, row_of, table_of
 from sim.engine.rows.made import fail, given_of, luck_of, make_core, requests_of

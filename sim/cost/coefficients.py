@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,11 +92,8 @@ def coefficients(
     check_tensor_parallel(model, tp)
     sharing, measured = tp * parallel.dp, over_roofline(model, precision, tp, gpu)
     at = Setting(model.hidden, precision, tp, gpu, sharing, unpacks_experts(model, precision, gpu))
-    layers = adapter_work(lora, model, tp) if lora else LayerWork()
-    for group, size in zip(model.groups, group_bytes(model, precision), strict=True):
-        layers += layer_work(group, size, at).times(group.count)
+    layers = all_layers(model, at, lora)
     quantising = quantises(precision.weights, gpu) and (measured is None or quantised_gemm_surface(model, precision, gpu) is None)
-    comm_bytes, comm_ops = traffic(model, layers.blocks, tp, parallel)
     outer_bytes = precision.weight_bytes if stored(model, precision.weights) is None else ACTIVATION_BYTES
     return Coefficients(
         **{name: getattr(layers, name) for name in SUMMED},
@@ -110,18 +107,34 @@ def coefficients(
         + quantising * layers.row_inputs * (ACTIVATION_BYTES + precision.weight_bytes),  # read in 16 bits, written in 8
         kv_read=kv_read_factor(model, precision, gpu),
         kv_layers=model.kv_layers,
-        comm_row_bytes=comm_bytes,
-        comm_ops=comm_ops,
-        reduces=layers.blocks * parallel.all_reduce.byte,  # of one GPU with itself no byte
-        reduce_row_bytes=model.hidden * ACTIVATION_BYTES,
-        reduce_gpus=tp,
-        reduce_on=gpu,
+        **communication(model, layers.blocks, tp, gpu, parallel),
         launch_layers=layers.launches,
         piece_layers=layers.pieces,
         mixed_fill=mixed_fill(query_heads(model, tp)),
         adapter=one_adapter(lora, model, tp) if lora else Coefficients._field_defaults["adapter"],
         expert_gpus=sharing if parallel.expert else 1,
     )
+
+
+def all_layers(model: ModelSpec, at: Setting, lora: Lora | None = None) -> LayerWork:
+    """Work of all layers, and of adapters."""
+    layers = adapter_work(lora, model, at.tp) if lora else LayerWork()
+    for group, size in zip(model.groups, group_bytes(model, at.precision), strict=True):
+        layers += layer_work(group, size, at).times(group.count)
+    return layers
+
+
+def communication(model: ModelSpec, blocks: float, tp: int, gpu: GpuSpec | None, parallel: Parallel) -> dict[str, Any]:
+    """Coefficients of what GPUs send one another: all-reduces of `blocks` layer halves, and the rest."""
+    comm_bytes, comm_ops = traffic(model, blocks, tp, parallel)
+    return {
+        "comm_row_bytes": comm_bytes,
+        "comm_ops": comm_ops,
+        "reduces": blocks * parallel.all_reduce.byte,  # of one GPU with itself no byte
+        "reduce_row_bytes": model.hidden * ACTIVATION_BYTES,
+        "reduce_gpus": tp,
+        "reduce_on": gpu,
+    }
 
 
 def layer_work(group: LayerGroup, size: GroupBytes, at: Setting) -> LayerWork:

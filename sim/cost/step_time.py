@@ -94,7 +94,7 @@ def terms_of(
     rates: Any, sequences: Any, has_prefill: Any, kernels: Any, weights: Any, kv: Any, state: Any, comm: Any, launch: Any,
     summaries: Any = 0.0, c1: Any = 0.0, link: Any = 0.0,
 ) -> Terms:  # fmt: skip
-    """The formula: its terms, of the seconds of an iteration's stages and of counts. Compiled, too (sim.engine.compiled)."""
+    """The formula: its terms, of the seconds of an iteration's stages and of counts. Compiled, too (sim.cluster.compiled)."""
     return Terms(
         rates.c0_s, sequences * rates.c_seq_s, has_prefill * rates.c_prefill_s, kernels, weights, kv, state, summaries, c1, link, comm,
         launch,

@@ -36,7 +36,7 @@ TABLE_ROWS = 8192  # of an iteration whose work is in a table: computed as an ar
 
 def staged_s(c: Any, shape: BatchShape, rates: Any, policy: Any, rows: Any, head: float) -> float:
     """The formula, its stages given: `rows` are the seconds of the iteration's rows (sim.engine.rows.price), `head` those of its rows of
-    logits. step_time_s to the last bit (a test holds it). Compiled, too (sim.engine.compiled): of `c`, `rates` and `policy` only attributes
+    logits. step_time_s to the last bit (a test holds it). Compiled, too (sim.cluster.compiled): of `c`, `rates`, `policy` only attributes
     are read.
     """
     sequences, attention = shape.decode_seqs + shape.prefill_seqs, attention_work(c, shape, policy)

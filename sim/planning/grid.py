@@ -40,19 +40,14 @@ def deployments(
 
     A float of `max_num_seqs` is a knee (Limits.batch_knee); `topology` is by GPU, where it is not the catalogue's; `fixed` are further
     arguments of Deployment.of. A `tp` of None: one GPU or, where that does not hold the model, the fewest that do and twice as many.
-    `skipped` gets the reasons of combinations that cannot be; without it, or where
-    none can be, the first raises UsageError, as do more than MOST_CHOICES.
+    `skipped` gets the reasons of combinations that cannot be; without it, or where none can be, the first raises UsageError, as do more
+    than MOST_CHOICES.
     """
-    lists: dict[str, list[Any]] = {
+    lists: dict[str, Sequence[Any]] = {
         "gpu": [get_gpu(each) if isinstance(each, str) else each for each in gpu],
-        "tp": list(tp),
-        "dtype": list(dtype),
-        "kv_dtype": list(kv_dtype),
-        "attention": list(attention),
-        "router": list(router),
-        "max_num_seqs": list(max_num_seqs),
-        "max_num_batched_tokens": list(max_num_batched_tokens),
-    }
+        "tp": tp, "dtype": dtype, "kv_dtype": kv_dtype, "attention": attention, "router": router, "max_num_seqs": max_num_seqs,
+        "max_num_batched_tokens": max_num_batched_tokens,
+    }  # fmt: skip
     if (count := math.prod(map(len, lists.values()))) > MOST_CHOICES:  # before they are built
         raise UsageError(f"{count} combinations to choose among, more than {MOST_CHOICES}")
     several = [key for key, each in lists.items() if len(each) > 1 and key not in ("gpu", "tp")]

@@ -212,14 +212,7 @@ def rates_from_file(
         values, sources = _completed(values, sources, prior_rates(gpu, precision, draws=len(next(iter(values.values()))), seed=seed), gpu)
     kind = DECODE if tp == 1 else PARALLEL
     _check_draws(path, values, sources, kind)
-    if owner == POPULATION:
-        for name, peak in _peaks(file, gpu, precision).items():
-            values[name], sources[name] = _of_peak(file, gpu, name, values) * peak, sources[name].after("times the datasheet")
-    elif precision.weights != file.attrs.get("weight_dtype", "bf16"):
-        measured = gemm_flops(gpu, str(file.attrs.get("weight_dtype", "bf16")))
-        values["linear_flops_per_s"] = values["linear_flops_per_s"] * gemm_flops(gpu, precision.weights) / measured
-        _, used = flops_for(gpu, precision.weights)
-        sources["linear_flops_per_s"] = sources["linear_flops_per_s"].after(f"scaled to {used} by the datasheet")
+    _by_datasheet(file, gpu, precision, values, sources)
     pick = _pick(len(values["beta"]), draws, seed)
     chosen = {name: values[name][pick] for name in UNITS}
     error = host = None
@@ -240,6 +233,20 @@ def rates_from_file(
         host_request_s=file.number("host_request_s", 0.0, 1e6) if "host_request_s" in file.attrs else None,
         stack=_stack_of(file),
     )
+
+
+def _by_datasheet(
+    file: PosteriorFile, gpu: GpuSpec, precision: Precision, values: dict[str, Array], sources: dict[str, Provenance]
+) -> None:
+    """Scale in place by the datasheet: rates of the population by its peaks, matrix rates of a dtype other than the one measured."""
+    if str(file.attrs["gpu"]) == POPULATION:
+        for name, peak in _peaks(file, gpu, precision).items():
+            values[name], sources[name] = _of_peak(file, gpu, name, values) * peak, sources[name].after("times the datasheet")
+    elif precision.weights != file.attrs.get("weight_dtype", "bf16"):
+        measured = gemm_flops(gpu, str(file.attrs.get("weight_dtype", "bf16")))
+        values["linear_flops_per_s"] = values["linear_flops_per_s"] * gemm_flops(gpu, precision.weights) / measured
+        _, used = flops_for(gpu, precision.weights)
+        sources["linear_flops_per_s"] = sources["linear_flops_per_s"].after(f"scaled to {used} by the datasheet")
 
 
 def stack_of_file(path: str | Path) -> str:

@@ -114,17 +114,11 @@ def to_dataset(
             variables[name] = (dim, _typed(name, columns[name]), {"units": units, "long_name": text})
     meaning = {"units": "s", "long_name": "step time of the iteration by term"}
     variables["term_s"] = (("iteration", "term"), record.terms.astype(np.float32), meaning)
-    variables["stall_s"] = (
-        "stall",
-        record.stall_s,
-        {"units": "s", "long_name": "inter-token gaps over iterations in which the request did not sample"},
-    )
+    meaning = {"units": "s", "long_name": "inter-token gaps over iterations in which the request did not sample"}
+    variables["stall_s"] = ("stall", record.stall_s, meaning)
     if record.paid_s:
-        variables["paid_s"] = (
-            "replica_index",
-            np.array(record.paid_s),
-            {"units": "s", "long_name": "how long a replica was up, or on its way up"},
-        )
+        meaning = {"units": "s", "long_name": "how long a replica was up, or on its way up"}
+        variables["paid_s"] = ("replica_index", np.array(record.paid_s), meaning)
     if any(session is not None for session in record.session_ids):
         names = np.array(["" if session is None else session for session in record.session_ids], dtype=object)
         variables["session_id"] = ("request", names)

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.cluster import compiled
 from sim.cluster.admission import NO_LIMITS
 from sim.cluster.fleet_runs import FleetRun, Handover, Moves, Servers, covers_router, decision_names, rank, serve_calls
 from sim.cluster.pools import DECODE, PREFILL, SERVE
 from sim.cluster.router import make_router
 from sim.cost.api_server import departures
-from sim.engine import compiled
 from sim.engine.config import EngineConfig
 from sim.engine.iteration_cost import IterationCost
 from sim.engine.rows.layout import RequestRow, dtype_of

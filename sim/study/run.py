@@ -12,18 +12,18 @@ from numpy.typing import NDArray
 
 from sim.cluster.admission import NO_LIMITS, Admission
 from sim.cluster.clock import Clock
+from sim.cluster.compiled import worth
 from sim.cluster.pools import DECODE, PREFILL, SERVE, Pool
 from sim.cluster.replica import Engine, SteppedEngine
+from sim.cluster.rows_engine import RowsEngine
 from sim.cluster.running_fleet import no_pool
 from sim.cluster.simulation import simulate_pools
 from sim.cost.batch import mixed_batch
-from sim.engine.compiled import worth
 from sim.engine.config import EngineConfig
 from sim.engine.fits import check_admitted, check_fits
 from sim.engine.interface import Request
 from sim.engine.iteration_cost import IterationCost
 from sim.engine.registry import make_scheduler
-from sim.engine.rows.engine import RowsEngine
 from sim.engine.rows.made import uncovered
 from sim.engine.schedulers import VllmScheduler
 from sim.engine.sglang_options import SglangOptions

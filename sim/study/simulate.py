@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.cluster.compiled import worth
 from sim.cluster.pools import PREFILL
 from sim.cost.rates import RateDraws
-from sim.engine.compiled import worth
 from sim.engine.config import EngineConfig
 from sim.errors import UsageError
 from sim.rates.load import scope_notes

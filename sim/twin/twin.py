@@ -222,19 +222,9 @@ class Twin:
         for name in ("level", "first_token", "first_median"):
             setattr(server, name, getattr(server, name).later(window.seconds))
         slow = server.level.median
-        # a first token that waits for a place in the batch waits for those before it to finish
-        queue_ms = 1e3 * window.queued * window.seconds / window.finished if window.finished else 0.0
-
-        def first_ms(statistic: str) -> float:
-            return max(float(curve.slowed(f"{statistic}_ttft_ms", rate, slow)), queue_ms)
-
         rows: list[SeenLatency] = []
         outside, learnt = False, {}
-        expected: dict[str, tuple[Level, float, float]] = {
-            "tpot": (server.level, curve.tpot_ms(window.decoding, "median"), curve.tpot_ms(window.decoding)),
-            "ttft": (server.first_median, first_ms("median"), first_ms("mean")),
-        }
-        for metric, (level, median_ms, mean_ms) in expected.items():
+        for metric, (level, median_ms, mean_ms) in _expected(server, window, curve).items():
             found, learnt[metric] = window.latency[f"{metric}_s"], level
             if found.count < 1:
                 continue
@@ -268,6 +258,18 @@ class Twin:
             alerts.append(f"{server.url}: outside its predicted interval for {server.outside} windows: not the server that it was")
         server.level, server.first_median = learnt["tpot"], learnt["ttft"]
         return rows
+
+
+def _expected(server: TwinServer, window: ScrapeWindow, curve: LatencyCurve) -> dict[str, tuple[Level, float, float]]:
+    """By metric: what is known of the server's level, and the median and mean (ms) that the window should show at its slowness."""
+    rate, slow = window.arrivals / window.seconds, server.level.median
+    # a first token that waits for a place in the batch waits for those before it to finish
+    queue_ms = 1e3 * window.queued * window.seconds / window.finished if window.finished else 0.0
+    first = (max(float(curve.slowed(f"{statistic}_ttft_ms", rate, slow)), queue_ms) for statistic in ("median", "mean"))
+    return {
+        "tpot": (server.level, curve.tpot_ms(window.decoding, "median"), curve.tpot_ms(window.decoding)),
+        "ttft": (server.first_median, *first),
+    }
 
 
 def _step(server: TwinServer, scrape: Snapshot | str, alerts: list[str]) -> ScrapeWindow | None:

@@ -209,22 +209,14 @@ class TraceBuilder:
         self._check_sizes(where, prompt_tokens, output_tokens, images)
         self._check_waits(where, think_s, cancel_s)
         self._check_texts(where, request_id=request_id, session_id=session_id, tenant=tenant, model=model, adapter=adapter)
-        if request_id is None:
-            request_id = str(len(self))
-        if request_id in self._seen:
-            raise self.error(where, f"duplicate request id {request_id!r}")
-        self._seen.add(request_id)
-        if session_id is not None:
-            turn = self._turn_of(where, session_id, turn)
-        elif turn:
-            raise self.error(where, "a turn needs a session_id")
+        request_id, turn = self._new_id(where, request_id), self._turn_of(where, session_id, turn)
         self._arrival.append(arrival_s)
         self._prompt.append(prompt_tokens)
         self._output.append(output_tokens)
         self._think.append(think_s)
         self._ids.append(request_id)
         self._sessions.append(session_id)
-        self._turns.append(turn or 0)
+        self._turns.append(turn)
         self._contents.append(content)
         self._priorities.append(priority)
         self._cancel.append(cancel_s)
@@ -275,7 +267,18 @@ class TraceBuilder:
             if name and ("\0" in name or (not name.isascii() and any("\ud800" <= each <= "\udfff" for each in name))):
                 raise self.error(where, f"{label} holds a NUL or half a surrogate pair, which no file can keep: {name[:40]!a}")
 
-    def _turn_of(self, where: str, session_id: str, turn: int | None) -> int:
+    def _new_id(self, where: str, request_id: str | None) -> str:
+        request_id = str(len(self)) if request_id is None else request_id
+        if request_id in self._seen:
+            raise self.error(where, f"duplicate request id {request_id!r}")
+        self._seen.add(request_id)
+        return request_id
+
+    def _turn_of(self, where: str, session_id: str | None, turn: int | None) -> int:
+        if session_id is None:
+            if turn:
+                raise self.error(where, "a turn needs a session_id")
+            return 0
         expected = self._last_turn.get(session_id, -1) + 1
         if turn not in (None, expected):
             raise self.error(where, f"session {session_id!r}: expected turn {expected}, got {turn}")

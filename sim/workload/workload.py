@@ -136,28 +136,8 @@ class Workload(Shown):
         if kinds is not None:
             several = read_kinds(Path(kinds) if isinstance(kinds, str) else kinds, replace(one, most_tokens=most))
             spec = AgentMixture(num_sessions, several, rate, burstiness)
-        origin = {
-            **({} if opening_cv is None else {"agent_opening_cv": opening_cv}),
-            **({"agent_subagents": subagents} if subagents else {}),
-            **({} if compact_at is None else {"agent_compact_at": compact_at}),
-            **({} if kinds is None else {"agent_kinds": _kinds_digest(spec)}),
-            "agent_sessions": num_sessions,
-            **_rate_origin(rate),
-            "burstiness": burstiness,
-            "agent_opening_len": opening_len,
-            "agent_edited_share": edited_share,
-            "random_input_len": input_len,
-            "random_output_len": output_len,
-            "random_prefix_len": prefix_len,
-            "turns": turns,
-            "think_time": think_time_s,
-        }
-        return cls(
-            draw_sessions(spec, np.random.default_rng(seed)),
-            max_concurrency,
-            Redraw(draw_sessions, spec, seed),
-            origin,
-        )
+        trace = draw_sessions(spec, np.random.default_rng(seed))
+        return cls(trace, max_concurrency, Redraw(draw_sessions, spec, seed), _agents_origin(one, spec))
 
     @classmethod
     def from_arrays(
@@ -207,11 +187,10 @@ class Workload(Shown):
         max_concurrency: int | None = None,
         seed: int = 0,
     ) -> Workload:
-        """Requests of a trace file (sim.workload.formats), its first `limit`; at its own times, at `request_rate`, or along
-        `rate_curve` as in `drawn`.
+        """Requests of a trace file (sim.workload.formats), its first `limit`; at its own times, at `request_rate` or by `rate_curve`.
 
-        `replay` is how sessions are sent (Trace.replayed); `resample` draws so many requests with the trace's lengths instead. Raises
-        UsageError naming what is wrong, OSError when the file cannot be read.
+        `replay` is how sessions are sent (Trace.replayed); `resample` draws so many requests with the trace's lengths instead.
+        UsageError names what is wrong, OSError where the file cannot be read.
         """
         path, rng = Path(path), np.random.default_rng(seed)
         options = LoadOptions(
@@ -219,17 +198,13 @@ class Workload(Shown):
             chars_per_token=chars_per_token, assume_prefix=assume_prefix,
         )  # fmt: skip
         trace = assuming_prefix(load_trace(path, trace_format, options), assume_prefix).replayed(replay).rate_scaled(rate_scale)
-        if limit is not None:
-            trace = trace.head(limit)
-        if resample is not None:
-            trace = resampled(trace, resample, rng)
-        if spread_arrivals_s:
-            trace = jitter_within_buckets(trace, spread_arrivals_s, rng)
+        trace = trace if limit is None else trace.head(limit)
+        trace = trace if resample is None else resampled(trace, resample, rng)
+        trace = jitter_within_buckets(trace, spread_arrivals_s, rng) if spread_arrivals_s else trace
         rate = None if request_rate is None and rate_curve is None else _rate(request_rate, rate_curve, math.inf)
-        if rate is not None:
-            trace = with_arrivals(trace, rate, burstiness, rng)
-        elif burstiness != 1.0:
+        if rate is None and burstiness != 1.0:
             raise UsageError("burstiness needs a request rate or a rate curve")
+        trace = trace if rate is None else with_arrivals(trace, rate, burstiness, rng)
         origin = _trace_origin(path, trace_format, options) | {
             "rate_scale": rate_scale,
             "spread_arrivals": spread_arrivals_s,
@@ -239,6 +214,25 @@ class Workload(Shown):
             **({} if rate is None else _rate_origin(rate)),
         }
         return cls(with_think_time(trace, think_time_s, rng), max_concurrency, None, origin)
+
+
+def _agents_origin(one: AgentSessions, spec: AgentSessions | AgentMixture) -> dict[str, Any]:
+    return {
+        **({} if one.opening_cv is None else {"agent_opening_cv": one.opening_cv}),
+        **({"agent_subagents": one.subagents} if one.subagents else {}),
+        **({} if one.compact_at is None else {"agent_compact_at": one.compact_at}),
+        **({"agent_kinds": _kinds_digest(spec)} if isinstance(spec, AgentMixture) else {}),
+        "agent_sessions": one.num_sessions,
+        **_rate_origin(one.rate_per_s),
+        "burstiness": one.burstiness,
+        "agent_opening_len": one.opening_tokens,
+        "agent_edited_share": one.edited_share,
+        "random_input_len": one.input_tokens,
+        "random_output_len": one.output_tokens,
+        "random_prefix_len": one.prefix_tokens,
+        "turns": one.turns,
+        "think_time": one.think_s,
+    }
 
 
 def _kinds_digest(spec: AgentSessions | AgentMixture) -> str:

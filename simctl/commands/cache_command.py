@@ -17,7 +17,7 @@ def command(clear: bool, as_json: bool) -> None:
     they equal their digest. Folders that were used longest ago go when it is full.
     """
     from sim import machine_code_cache
-    from sim.engine.compiled import cache_directory
+    from sim.cluster.compiled import cache_directory
     from simctl.text.cache_text import cache_lines
 
     if clear:

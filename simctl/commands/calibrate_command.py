@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +14,12 @@ from sim.files import writable
 from simctl.options.option_groups import Sectioned, Setting
 from simctl.options.option_types import GPU
 from simctl.options.shared_options import fit_option
+
+if TYPE_CHECKING:
+    from calibrate.steps.calibrate_question import Calibrate
+    from calibrate.steps.calibration import Calibration
+    from calibrate.steps.grid_cells import Grid
+    from sim.specs.gpu import GpuSpec
 
 LOGS = (".json", ".jsonl", ".csv")
 SECTIONS = {
@@ -66,24 +73,13 @@ def command(
     if any(path.suffix.lower() in LOGS for path in given):
         raise UsageError("--from takes engine grids (.nc); from a served log learns `simctl learn LOG`")
     from calibrate.backend import check_samplers
-    from calibrate.measured_files import engine_grids, of_engine
-    from calibrate.steps.calibrate_question import Calibrate
     from calibrate.steps.calibration import describe
-    from calibrate.steps.decode_cells import decode_question
     from sim.specs.gpus import get_gpu
     from simctl.text.calibrate_text import as_dict, show
 
     check_samplers()
-    gpu = get_gpu(hw)
     how = {name: options[name] for name in ("draws", "chains", "folds", "seed")}
-    if _of_kernels(engine, given):
-        if from_datasheet:
-            raise UsageError("--fit-option from-datasheet is of engine grids")
-        question = decode_question(gpu, given, **how)
-        grids = list(question.grids)
-    else:
-        grids = of_engine(engine_grids(gpu, given), engine, bool(given))
-        question = Calibrate(gpu, grids, not given, from_datasheet, **how)
+    question, grids = _question(get_gpu(hw), given, engine, from_datasheet, how)
     result, start = question.answer()
     if as_json:
         click.echo(json.dumps(as_dict(result, describe(grids), start), indent=1))
@@ -92,10 +88,7 @@ def command(
     if not allow_unconverged:
         result.diagnostics.require()
     if out is not None:
-        from calibrate.steps.save import save
-
-        path = save(out, result, grids, min(g.precision.weights for g in grids), thin)
-        click.echo(f"wrote {path} ({path.stat().st_size / 1e3:.0f} kB)", err=True)
+        _save(out, result, grids, thin)
 
 
 def _of_kernels(engine: str | None, given: tuple[Path, ...]) -> bool:
@@ -111,3 +104,27 @@ def _of_kernels(engine: str | None, given: tuple[Path, ...]) -> bool:
     if len(ours) < len(given) or engine is not None:
         raise UsageError(f"{ours[0]}: of the suite {suites[ours[0]]}, beside engine grids: an engine and kernels are learnt one at a time")
     return True
+
+
+def _save(out: Path, result: Calibration, grids: Sequence[Grid], thin: int | None) -> None:
+    from calibrate.steps.save import save
+
+    path = save(out, result, grids, min(g.precision.weights for g in grids), thin)
+    click.echo(f"wrote {path} ({path.stat().st_size / 1e3:.0f} kB)", err=True)
+
+
+def _question(
+    gpu: GpuSpec, given: Sequence[Path], engine: str | None, from_datasheet: bool, how: Mapping[str, Any]
+) -> tuple[Calibrate, Sequence[Grid]]:
+    """What is asked, of a decode step by this project's kernels or of engine grids, and the grids."""
+    from calibrate.measured_files import engine_grids, of_engine
+    from calibrate.steps.calibrate_question import Calibrate
+    from calibrate.steps.decode_cells import decode_question
+
+    if _of_kernels(engine, given):
+        if from_datasheet:
+            raise UsageError("--fit-option from-datasheet is of engine grids")
+        question = decode_question(gpu, given, **how)
+        return question, question.grids
+    grids = of_engine(engine_grids(gpu, given), engine, bool(given))
+    return Calibrate(gpu, grids, not given, from_datasheet, **how), grids

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +13,9 @@ from sim.errors import UsageError
 from sim.files import writable, write_text
 from simctl.options.option_groups import Sectioned
 from simctl.options.shared_options import fit_option, log_options
+
+if TYPE_CHECKING:
+    from calibrate.served.check import CheckAnswer
 
 SECTIONS = {
     "What a log does not say of its server": (
@@ -59,7 +62,7 @@ def command(logs: tuple[Path, ...], as_json: bool, **options: Any) -> None:
     from calibrate.questions import LEARN, Learn
     from simctl.from_options.checks import check_of
     from simctl.from_options.logs import reading_of, served_by
-    from simctl.text.learn_text import show, show_host
+    from simctl.text.learn_text import show
 
     writable(options["out"])
     target, paths = writable(options["host_out"]), [resolved(log) for log in logs]
@@ -69,10 +72,7 @@ def command(logs: tuple[Path, ...], as_json: bool, **options: Any) -> None:
         raise UsageError("--host-out learns the host alone: leave out --out")
     checked = check_of([str(path) for path in paths], options).answer()
     if target is not None:
-        text = checked.host.text()
-        show_host(checked, as_json)
-        write_text(target, text)
-        click.echo(f"wrote {target}", err=True)
+        _write_host(checked, target, as_json)
         return
     checked.require_learnable()
     settings = replace(LEARN, draws=options["draws"] or LEARN.draws, chains=options["chains"], seed=options["seed"])
@@ -88,3 +88,12 @@ def command(logs: tuple[Path, ...], as_json: bool, **options: Any) -> None:
     if options["out"] is not None:
         written = found.save(options["out"])
         click.echo(f"wrote {written} ({written.stat().st_size / 1e3:.0f} kB)", err=True)
+
+
+def _write_host(checked: CheckAnswer, target: Path, as_json: bool) -> None:
+    from simctl.text.learn_text import show_host
+
+    text = checked.host.text()
+    show_host(checked, as_json)
+    write_text(target, text)
+    click.echo(f"wrote {target}", err=True)

@@ -44,8 +44,6 @@ def command(file: Sequence[Path], out: str | None, more_time: bool, **options: A
       simctl plan --gpu H100,L40S --compare --model Llama-3.1-8B \\
           --users 200 --think-time 30s --slo "ttft:p95<1s tpot:p95<50ms"
     """
-    from sim.planning.together import together
-
     target = writable(out)
     asked = [_of_file(each, options) for each in file] or [Asked(options, click.get_current_context().meta[ARGUMENTS])]
     if len(asked) > 1 and (options["emit"] or out):
@@ -72,14 +70,7 @@ def command(file: Sequence[Path], out: str | None, more_time: bool, **options: A
 
         write_text(target, plan_text(answers[0], asked[0].arguments))
         click.echo(f"wrote {target}", err=True)
-    if options["as_json"]:
-        import json
-
-        plans = [answer.to_dict() for answer in answers]
-        total = together(answers)
-        click.echo(json.dumps(plans[0] if len(plans) == 1 else {"plans": plans, "together": total and asdict(total)}, indent=2))
-    elif len(answers) > 1 and (total := together(answers)) is not None:
-        click.echo("\n" + fill(total.text, later="   "))
+    _show(answers, options["as_json"])
     if any(answer.ended == "stopped" for answer in answers):
         raise click.exceptions.Exit(INTERRUPTED)
     if any(answer.plan.winner is None for answer in answers):
@@ -197,3 +188,17 @@ def _of_file(file: Path, given: Mapping[str, Any]) -> Asked:
         raise UsageError(f"{file}: a plan needs 'command: plan' and no sweep; `simctl run` runs other scenarios")
     cell = scenario.cells[0]
     return Asked(cell.options() | kept, shlex.split(cell.shell())[2:])
+
+
+def _show(answers: Sequence[PlanAnswer], as_json: bool) -> None:
+    """What is printed when all is planned: JSON, or the sum of several plans."""
+    from sim.planning.together import together
+
+    total = together(answers)
+    if as_json:
+        import json
+
+        plans = [answer.to_dict() for answer in answers]
+        click.echo(json.dumps(plans[0] if len(plans) == 1 else {"plans": plans, "together": total and asdict(total)}, indent=2))
+    elif len(answers) > 1 and total is not None:
+        click.echo("\n" + fill(total.text, later="   "))

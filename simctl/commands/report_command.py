@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from sim.files import replaced_directory, writable, write_text
 from simctl import __version__
+
+if TYPE_CHECKING:
+    from simctl.report.page import ReportPart
 
 
 @click.command("report")
@@ -19,8 +24,8 @@ from simctl import __version__
 def command(inputs: tuple[Path, ...], out: str | None, serve: bool, port: int, pictures: Path | None) -> None:
     """Make one HTML file of saved results.
 
-    It needs no network, and its pictures answer to the mouse: latencies with bands over what is not known, the run
-    over time, cost by term, the slowest requests explained, price against speed, rates, and reliability.
+    It opens without a network and has interactive pictures: latencies with bands for what is uncertain, the run over
+    time, cost by term, the slowest requests explained, price against speed, rates, and the reliability of intervals.
 
     \b
     RESULT is any of:
@@ -43,37 +48,46 @@ def command(inputs: tuple[Path, ...], out: str | None, serve: bool, port: int, p
 
     Needs the extra `report`, and says what to install where it is missing.
     """
-    from contextlib import ExitStack
-
-    from sim.errors import INTERRUPTED, UsageError
-    from simctl.report import picture_files as files
+    from sim.errors import UsageError
     from simctl.report.inputs import part_of
-    from simctl.report.page import render, vega
+    from simctl.report.page import vega
     from simctl.report.question import MOST
 
     if len(inputs) > MOST:
         raise UsageError(f"a report has at most {MOST} results, got {len(inputs)}")
     vega()
     if serve:
-        from simctl.report.serve import serve as show
-
         if len(inputs) > 1 or out or pictures:
             raise UsageError("--serve shows one run and writes no file: leave out other results, -o and --pictures")
-        try:
-            show(inputs[0], port)
-        except KeyboardInterrupt:  # nothing is left undone
-            raise click.exceptions.Exit(INTERRUPTED) from None
+        _serve(inputs[0], port)
         return
     target = writable(out)
     if target is None:
         raise UsageError("where to? give -o FILE, or --serve")
-    parts = [part_of(path) for path in inputs]
-    named = files.named(parts)
-    with ExitStack() as stack:
-        if pictures is not None:
-            staged = stack.enter_context(replaced_directory(pictures, [f"{name}.{kind}" for name, _ in named for kind in ("png", "svg")]))
-            files.write_pictures(staged, named)
-        write_text(target, render(parts, __version__))
+    _write(target, pictures, [part_of(path) for path in inputs])
     for written in (target, pictures):
         if written is not None:
             click.echo(f"wrote {written}", err=True)
+
+
+def _write(target: Path, pictures: Path | None, parts: Sequence[ReportPart]) -> None:
+    from simctl.report.page import render
+    from simctl.report.picture_files import named, write_pictures
+
+    if pictures is None:
+        write_text(target, render(parts, __version__))
+        return
+    every = named(parts)
+    with replaced_directory(pictures, [f"{name}.{kind}" for name, _ in every for kind in ("png", "svg")]) as staged:
+        write_pictures(staged, every)
+        write_text(target, render(parts, __version__))
+
+
+def _serve(run: Path, port: int) -> None:
+    from sim.errors import INTERRUPTED
+    from simctl.report.serve import serve
+
+    try:
+        serve(run, port)
+    except KeyboardInterrupt:  # nothing is left undone
+        raise click.exceptions.Exit(INTERRUPTED) from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,17 +76,7 @@ def command(
         runs = [{"cell": label, "answer": answer} for label, answer in zip(labels, answers, strict=True)]
         click.echo(json.dumps({"question": scenario.question, "runs": runs}, indent=1))
         return
-    click.echo(click.style(fill(scenario.question), bold=True))
-    from simctl.text.run_text import compared, conclusion, knees, print_table
-
-    print_table(labels, answers, scenario.report)
-    said = knees(labels, answers, scenario.report)
-    if all("goal" in answer for answer in answers):
-        said.append(conclusion(labels, [answer["goal"] for answer in answers]))
-    elif text := compared(labels, answers, scenario.report):
-        said.append(text)
-    for line in said:
-        click.echo(fill(line, later="   "))
+    _show(scenario, labels, answers)
     if target is not None:
         from simctl.report.of_cells import pictures
 
@@ -113,3 +103,18 @@ def _sweep(scenario: Any, out: Path | None, as_json: bool) -> None:
     if as_json:
         raise UsageError("-o OUT.zarr prints no JSON: leave out --json")
     sweep(scenario, out, {})
+
+
+def _show(scenario: Any, labels: Sequence[Mapping[str, str]], answers: Sequence[Mapping[str, Any]]) -> None:
+    """The table of a sweep, and what follows from it."""
+    from simctl.text.run_text import compared, conclusion, knees, print_table
+
+    click.echo(click.style(fill(scenario.question), bold=True))
+    print_table(labels, answers, scenario.report)
+    said = knees(labels, answers, scenario.report)
+    if all("goal" in answer for answer in answers):
+        said.append(conclusion(labels, [answer["goal"] for answer in answers]))
+    elif text := compared(labels, answers, scenario.report):
+        said.append(text)
+    for line in said:
+        click.echo(fill(line, later="   "))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +13,9 @@ from sim.files import writable, write_text
 from simctl.options.option_groups import Sectioned, Setting
 from simctl.options.shared_options import host_option, log_options
 from simctl.text.progress import progress
+
+if TYPE_CHECKING:
+    from calibrate.served.validation import ValidationReport
 
 SECTIONS = {
     "What to validate": ("run", "list", "left-out", "grid", "posterior", "draws"),
@@ -64,10 +68,9 @@ def command(
 ) -> None:  # fmt: skip
     """Replay measured served runs and print how far off the replay is.
 
-    Same arrivals, lengths and limits; KV blocks predicted, not given. The rates come from engine grids; the serving overhead is fitted
-    to one low-load experiment and the true-decode windows of a ladder, which are named and not scored. Errors are relative, per request:
-    median and 90th percentile of the absolute value, bias (the median), and the share of requests inside their 90 % interval.
-    Exit 1 when a metric is outside its declared bound: TTFT 5 %, TPOT 2 %, E2EL 2 % (median; 5 % in a burst), p99 TTFT 10 %.
+    Same arrivals, lengths and limits; KV blocks are predicted. Rates come from engine grids. The serving overhead is fitted to one
+    low-load experiment and to a ladder's decode steps, which are named and not scored. Errors are relative, per request: median and 90th
+    percentile, bias (signed median), and the share of requests inside their 90 % interval. Exit 1: a metric is outside its bound.
 
     A log of any engine is a benchmark's result, known by its content (vllm bench serve, SGLang's bench_serving, GuideLLM, AIPerf, llmperf,
     inference-perf, InferenceX, vLLM's multi-turn benchmark), or a CSV: arrival_s, prompt_tokens, output_tokens, first_token_s, finish_s
@@ -82,18 +85,16 @@ def command(
       simctl validate --run LOG.csv --model Llama-3.1-8B --gpu H100
     """
     from calibrate.served.scores import require_in_bounds
-    from simctl.from_options.served_runs import chosen_runs, left_out_of_all, validate_all
+    from simctl.from_options.served_runs import chosen_runs, validate_all
     from simctl.report.picture_files import plot_target
-    from simctl.text.validate_text import show_left_out, show_reports
+    from simctl.text.grid_errors import run as predict_grids
+    from simctl.text.packaged import show_packaged
+    from simctl.text.validate_text import show_reports
 
     if options["list_runs"]:
-        from simctl.text.packaged import show_packaged
-
         show_packaged(as_json)
         return
     if grids:
-        from simctl.text.grid_errors import run as predict_grids
-
         if run_name or options["without"] or plot or save_overhead:
             raise UsageError("--grid learns nothing: it takes --posterior, --gpu and --json")
         predict_grids(options["gpu"], grids, options["posterior"], 0, as_json)
@@ -102,23 +103,38 @@ def command(
     if options["without"]:
         if run_name or saved or target or options["posterior"]:
             raise UsageError("--left-out takes all packaged runs and rates: leave out --run, --posterior, --save-overhead and --plot")
-        with progress("leaving out") as report:
-            found = left_out_of_all(paths, options["draws"], report)
-        show_left_out(found, as_json)
+        _left_out(paths, options["draws"], as_json)
         return
     with progress(f"replaying {paths[0].stem}" if len(paths) == 1 else "replaying runs") as report:
         reports = validate_all(paths, options, report)
     if saved:
-        from sim.rates.serving import write_overheads
-
-        hosts = [r.served.overhead for r in reports if len(reports) == 1 or any(e.kind == "ladder" for e in r.run.experiments)]
-        write_text(saved, write_overheads(hosts))
-        click.echo(f"wrote {saved}", err=True)
+        _save_overheads(saved, reports)
     if target:
-        from simctl.report import of_validation, picture_files
-        from simctl.text.validate_text import as_dict
-
-        reliability = next(p for p in of_validation.part_of([as_dict(r) for r in reports], "runs").pictures if p.name == "reliability")
-        picture_files.plot([reliability], target)
+        _plot_reliability(target, reports)
     show_reports(reports, as_json)
     require_in_bounds([score for report in reports for score in report.scores])
+
+
+def _left_out(paths: Sequence[Path], draws: int, as_json: bool) -> None:
+    from simctl.from_options.served_runs import left_out_of_all
+    from simctl.text.validate_text import show_left_out
+
+    with progress("leaving out") as report:
+        found = left_out_of_all(paths, draws, report)
+    show_left_out(found, as_json)
+
+
+def _save_overheads(path: Path, reports: Sequence[ValidationReport]) -> None:
+    from sim.rates.serving import write_overheads
+
+    hosts = [r.served.overhead for r in reports if len(reports) == 1 or any(e.kind == "ladder" for e in r.run.experiments)]
+    write_text(path, write_overheads(hosts))
+    click.echo(f"wrote {path}", err=True)
+
+
+def _plot_reliability(path: Path, reports: Sequence[ValidationReport]) -> None:
+    from simctl.report import of_validation, picture_files
+    from simctl.text.validate_text import as_dict
+
+    reliability = next(p for p in of_validation.part_of([as_dict(r) for r in reports], "runs").pictures if p.name == "reliability")
+    picture_files.plot([reliability], path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -59,19 +60,7 @@ def command(**options: Any) -> None:
 
         drawn = of_regime.part_of(result.to_dict()).pictures if of_map else [of_what_if.picture(result.question, result.rates)]
         picture_files.plot(drawn, plot)
-    if options["as_json"]:
-        click.echo(json.dumps(result.to_dict() | ({"serving": served.to_dict()} if served else {}), indent=1))
-    elif of_map:
-        from simctl.text.regime_text import render as render_map
-
-        render_map(result, result.title)
-    else:
-        from simctl.text.serving_text import serving_lines
-        from simctl.text.what_if_text import render
-
-        if served is not None:
-            click.echo("\n".join([*serving_lines(served, explained=True), ""]))
-        render(result, options["explain"])
+    _show(result, served, options)
     for written in filter(None, (out, plot)):
         click.echo(f"wrote {written}", err=True)
 
@@ -85,3 +74,20 @@ def _map_attributes(result: Any, options: dict[str, Any]) -> dict[str, Any]:
     d, question = result.question.deployment, result.question
     names = {"model": d.model.name, "gpu": d.gpu.name, "policy": question.policy.label, "rates_basis": result.rates_summary}
     return names | {"draws": question.draws, "seed": question.seed, "dtype": d.precision.weights, "kv_dtype": d.precision.kv, "tp": d.tp}
+
+
+def _show(result: Any, served: Any, options: Mapping[str, Any]) -> None:
+    """The whole answer: as JSON, as a regime map, or as text."""
+    if options["as_json"]:
+        click.echo(json.dumps(result.to_dict() | ({"serving": served.to_dict()} if served else {}), indent=1))
+    elif options["kv_in"] is not None:
+        from simctl.text.regime_text import render as render_map
+
+        render_map(result, result.title)
+    else:
+        from simctl.text.serving_text import serving_lines
+        from simctl.text.what_if_text import render
+
+        if served is not None:
+            click.echo("\n".join([*serving_lines(served, explained=True), ""]))
+        render(result, options["explain"])

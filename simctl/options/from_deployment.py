@@ -393,19 +393,7 @@ def _around(name: str, document: Any, found: Found) -> None:
         bound = each["deployment_config"].get("max_ongoing_requests") if isinstance(each.get("deployment_config"), dict) else None
         if isinstance(bound, int) and bound > 0:  # Ray's, of a replica
             found.options.setdefault("most_at_once", bound)
-        own = each if isinstance(each.get("replicas"), int) else each.get("deployment_config") or each.get("deploy") or each
-        if isinstance(own, dict) and isinstance(own.get("autoscaling_config"), dict):
-            own = {
-                "minReplicas": own["autoscaling_config"].get("min_replicas"),
-                "maxReplicas": own["autoscaling_config"].get("max_replicas"),
-            }
-        for key in ("replicas", "minReplicas", "num_replicas", "replicaCount"):  # of what holds the server, not of a router beside it
-            if isinstance(own, dict) and isinstance(own.get(key), int) and own[key] > 0 and commands_of(name, each):
-                found.options.setdefault("replicas", own[key])
-        scaled = own if isinstance(own, dict) and "maxReplicas" in own else each
-        if isinstance(scaled.get("maxReplicas"), int) and scaled["maxReplicas"] != scaled.get("minReplicas"):
-            said = f"maxReplicas {scaled['maxReplicas']} (autoscaling: a fleet file's `scaling`)"
-            found.unused += [said] if said not in found.unused else []
+        _replicas_around(name, each, found)
         sizes = each.get("parallelism")
         for key, size in sizes.items() if isinstance(sizes, dict) else ():
             if key in SIZES and isinstance(size, int):
@@ -417,6 +405,22 @@ def _around(name: str, document: Any, found: Found) -> None:
         uri = each.get("uri")
         if isinstance(uri, str) and uri.startswith("hf://"):
             found.options.setdefault("model", uri.removeprefix("hf://"))
+
+
+def _replicas_around(name: str, each: Mapping[str, Any], found: Found) -> None:
+    own = each if isinstance(each.get("replicas"), int) else each.get("deployment_config") or each.get("deploy") or each
+    if isinstance(own, dict) and isinstance(own.get("autoscaling_config"), dict):
+        own = {
+            "minReplicas": own["autoscaling_config"].get("min_replicas"),
+            "maxReplicas": own["autoscaling_config"].get("max_replicas"),
+        }
+    for key in ("replicas", "minReplicas", "num_replicas", "replicaCount"):  # of what holds the server, not of a router beside it
+        if isinstance(own, dict) and isinstance(own.get(key), int) and own[key] > 0 and commands_of(name, each):
+            found.options.setdefault("replicas", own[key])
+    scaled = own if isinstance(own, dict) and "maxReplicas" in own else each
+    if isinstance(scaled.get("maxReplicas"), int) and scaled["maxReplicas"] != scaled.get("minReplicas"):
+        said = f"maxReplicas {scaled['maxReplicas']} (autoscaling: a fleet file's `scaling`)"
+        found.unused += [said] if said not in found.unused else []
 
 
 def _flags(name: str, engine: str, words: list[str], found: Found) -> None:

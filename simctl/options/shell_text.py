@@ -261,10 +261,7 @@ def _segment(name: str, number: int, words: list[str], state: _State, nested: in
     engine = engine_in(line)
     if engine is None:
         return []
-    own: dict[str, str] = {}
-    for word in words:
-        if match := re.fullmatch(r"([A-Za-z_]\w*)=(.*)", word):
-            own[match[1]] = match[2]
+    own = {match[1]: match[2] for word in words if (match := re.fullmatch(r"([A-Za-z_]\w*)=(.*)", word))}
     inner = next((word for word in words if " " in word.strip() and engine_in(word)), None)
     image = next((word for word in words if IMAGES.search(word)), "")
     if inner is not None and nested < MOST_NESTED:

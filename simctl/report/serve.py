@@ -198,6 +198,17 @@ def server(routes: Routes, port: int, bind: str = LOOPBACK, token: str = "", tls
     answered, by its loopback names. Raises OSError where the port is taken.
     """
 
+    class Server(ThreadingHTTPServer):
+        daemon_threads, block_on_close, allow_reuse_address = True, False, False
+        address_family = AF_INET6 if ":" in bind else AF_INET
+
+    found = Server((bind, port), _handler(routes, token))
+    if tls:  # hands are shaken in a thread of the connection's own, which its timeout ends
+        found.socket = tls.wrap_socket(found.socket, server_side=True, do_handshake_on_connect=False)
+    return found
+
+
+def _handler(routes: Routes, token: str) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         timeout, server_version, sys_version = 30, "simctl", ""
         error_content_type, error_message_format = "text/plain; charset=utf-8", "%(code)d %(message)s\n"
@@ -240,14 +251,7 @@ def server(routes: Routes, port: int, bind: str = LOOPBACK, token: str = "", tls
         def log_message(self, format: str, *args: Any) -> None:
             pass
 
-    class Server(ThreadingHTTPServer):
-        daemon_threads, block_on_close, allow_reuse_address = True, False, False
-        address_family = AF_INET6 if ":" in bind else AF_INET
-
-    found = Server((bind, port), Handler)
-    if tls:  # hands are shaken in a thread of the connection's own, which its timeout ends
-        found.socket = tls.wrap_socket(found.socket, server_side=True, do_handshake_on_connect=False)
-    return found
+    return Handler
 
 
 def _knows(token: str, authorization: str) -> bool:

@@ -110,13 +110,12 @@ def load_scenario(
     many as the file says. Without `allow_code` a scheduler class that the file names is refused: importing it runs code. Raises UsageError
     naming the file and the key at fault.
     """
-    overrides = overrides or {}
+    overrides, typed = overrides or {}, vary or {}
     path = scenario_path(path)
     body = _read(path)
     question, command = _asked(body, path)
     known = options_by_name(parser_of(command))
     options, sweep = _mapping(body, "options", path) | overrides, _mapping(body, "sweep", path)
-    typed = vary or {}
     places = ((f"{path.name}: options.", options), (f"{path.name}: sweep.", sweep), ("--vary ", typed))
     for where, key in ((where, str(key)) for where, keys in places for key in keys):
         if key not in known:
@@ -140,16 +139,12 @@ def load_scenario(
     if design.count > most:  # before the cells are built: a few lines can stand for more of them than any memory holds
         raise UsageError(f"{path.name}: sweep: {design.count} runs, more than {most}")
 
-    def read(key: object, value: Any) -> Any:
-        return option_value(f"{path.name}: {key}", value, known[str(key)], path.parent)
+    def read(values: Mapping[Any, Any]) -> dict[str, Any]:
+        return {str(key): option_value(f"{path.name}: {key}", value, known[str(key)], path.parent) for key, value in values.items()}
 
-    fixed = {str(key): read(key, value) for key, value in options.items()}
-    cells = []
-    for values in design.cells():
-        chosen = dict(zip(design.axes, values, strict=True))
-        given = fixed | {key: read(key, value) for key, value in chosen.items()}
-        cells.append(ScenarioCell(command, {key: str(value) for key, value in chosen.items()}, given))
-    return Scenario(path.stem, question, command, tuple(report), fixed, design, tuple(cells))
+    fixed, chosen = read(options), [dict(zip(design.axes, values, strict=True)) for values in design.cells()]
+    cells = tuple(ScenarioCell(command, {key: str(value) for key, value in each.items()}, fixed | read(each)) for each in chosen)
+    return Scenario(path.stem, question, command, tuple(report), fixed, design, cells)
 
 
 def scenario_path(path: Path) -> Path:

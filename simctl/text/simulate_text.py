@@ -96,7 +96,7 @@ def render(run: Run, explain: bool = False) -> None:
 
 def uncompiled(run: Run) -> str:
     """What would make such a run fast, where no machine code served it; empty where some did, or the run is short."""
-    from sim.engine import compiled
+    from sim.cluster import compiled
 
     runs = 1 + len(next(iter(run.draws.values()), ()))
     if runs * int(run.study.workload.trace.output_tokens.sum()) < SLOW_TOKENS or run.event_by_event:

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from sim import machine_code_cache
-from sim.engine import compiled
+from sim.cluster import compiled
 from sim.errors import SimctlError
 from tests.cli import run
 

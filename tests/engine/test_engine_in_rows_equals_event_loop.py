@@ -15,18 +15,18 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from sim.cluster import compiled
 from sim.cluster.admission import NO_LIMITS, Admission, AdmissionLimits
 from sim.cluster.replica import Change, SteppedEngine
 from sim.cluster.router import ROUTERS, make_router, router_options
+from sim.cluster.rows_engine import RowsEngine
 from sim.cluster.simulation import simulate
 from sim.cost.graphs import sglang_sizes
-from sim.engine import compiled
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Request
 from sim.engine.iteration_cost import IterationCost
 from sim.engine.overlap import NO_WORK, HostWork
 from sim.engine.registry import make_scheduler
-from sim.engine.rows.engine import RowsEngine
 from sim.errors import UsageError
 from sim.rates.serving import NO_HOST, HostRates
 from sim.results.record import RunRecord

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
+from sim.cluster import compiled
 from sim.cluster.fleet_runs import Handover, Moves, Servers
 from sim.cluster.fleet_state import MOST_STAMPS, ROUTES
 from sim.cluster.network import NETWORK, NetworkSpec
@@ -24,7 +25,6 @@ from sim.cluster.router import make_router, router_options
 from sim.cluster.simulation import simulate_pools
 from sim.cost.batch import BatchShape
 from sim.cost.step_time import step_terms
-from sim.engine import compiled
 from sim.engine.config import EngineConfig
 from sim.engine.iteration_cost import IterationCost
 from sim.engine.registry import make_scheduler

@@ -4,8 +4,8 @@ from types import FunctionType
 
 import pytest
 
+from sim.cluster import compiled
 from sim.cost import smooth, step_time
-from sim.engine import compiled
 from sim.engine.rows import vllm
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from sim import Deployment, Simulate, Workload
-from sim.engine.compiled import OFF
+from sim.cluster.compiled import OFF
 
 
 def test_the_first_request_of_each_replica_finds_nothing(monkeypatch):

@@ -2,10 +2,10 @@
 
 import pytest
 
+from sim.cluster.rows_engine import RowsEngine
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Request
 from sim.engine.iteration_cost import IterationCost
-from sim.engine.rows.engine import RowsEngine
 from sim.engine.schedulers import LlamaCppScheduler, VllmScheduler
 from sim.errors import UsageError
 from sim.specs.precision import Precision

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from sim import Deployment, Workload, simulate
-from sim.engine import compiled
+from sim.cluster import compiled
 from simctl.text.simulate_text import SLOW_TOKENS, uncompiled
 from tests.cli import run
 

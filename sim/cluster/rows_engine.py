@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 
 import sim.cluster.fleet_state as on
+from sim.cluster import compiled as compiler
 from sim.cost.step_time import NAMES
-from sim.engine import compiled as compiler
 from sim.engine.config import EngineConfig
 from sim.engine.fits import check_admitted, check_fits
 from sim.engine.interface import Request
