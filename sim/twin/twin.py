@@ -265,10 +265,10 @@ def _expected(server: TwinServer, window: ScrapeWindow, curve: LatencyCurve) -> 
     rate, slow = window.arrivals / window.seconds, server.level.median
     # a first token that waits for a place in the batch waits for those before it to finish
     queue_ms = 1e3 * window.queued * window.seconds / window.finished if window.finished else 0.0
-    first = (max(float(curve.slowed(f"{statistic}_ttft_ms", rate, slow)), queue_ms) for statistic in ("median", "mean"))
+    median_ms, mean_ms = (max(float(curve.slowed(f"{statistic}_ttft_ms", rate, slow)), queue_ms) for statistic in ("median", "mean"))
     return {
         "tpot": (server.level, curve.tpot_ms(window.decoding, "median"), curve.tpot_ms(window.decoding)),
-        "ttft": (server.first_median, *first),
+        "ttft": (server.first_median, median_ms, mean_ms),
     }
 
 

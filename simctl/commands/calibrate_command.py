@@ -114,7 +114,7 @@ def _save(out: Path, result: Calibration, grids: Sequence[Grid], thin: int | Non
 
 
 def _question(
-    gpu: GpuSpec, given: Sequence[Path], engine: str | None, from_datasheet: bool, how: Mapping[str, Any]
+    gpu: GpuSpec, given: tuple[Path, ...], engine: str | None, from_datasheet: bool, how: Mapping[str, Any]
 ) -> tuple[Calibrate, Sequence[Grid]]:
     """What is asked, of a decode step by this project's kernels or of engine grids, and the grids."""
     from calibrate.measured_files import engine_grids, of_engine

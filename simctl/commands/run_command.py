@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +105,7 @@ def _sweep(scenario: Any, out: Path | None, as_json: bool) -> None:
     sweep(scenario, out, {})
 
 
-def _show(scenario: Any, labels: Sequence[Mapping[str, str]], answers: Sequence[Mapping[str, Any]]) -> None:
+def _show(scenario: Any, labels: list[dict[str, str]], answers: list[dict[str, Any]]) -> None:
     """The table of a sweep, and what follows from it."""
     from simctl.text.run_text import compared, conclusion, knees, print_table
 

@@ -35,7 +35,6 @@ CHECKED = 1000  # cells whose options are read before any runs
 )
 @click.option("--seed", type=click.IntRange(0), metavar="N", help="Of the hypercube; the simulations' own is --set seed=N. [default: 0]")
 @click.option("--set", "overrides", multiple=True, metavar="OPTION=VALUE", help="Replace an option of the scenario; may be repeated.")
-@click.option("--best", metavar="FIGURE", help="What progress calls the best cell by. [default: the scenario's first figure]")
 @click.option("--workers", type=click.IntRange(1, 256), metavar="N", help="Processes of this machine. [default: one per core]")
 @click.option("--dask", metavar="ADDRESS", help="Workers of the Dask scheduler at tcp:// or tls://HOST:PORT; local: of one started here.")
 @click.option("--dry-run", is_flag=True, help="Say how many cells, of which dimensions, and about how long; time one of them.")

@@ -115,7 +115,7 @@ def command(
     require_in_bounds([score for report in reports for score in report.scores])
 
 
-def _left_out(paths: Sequence[Path], draws: int, as_json: bool) -> None:
+def _left_out(paths: list[Path], draws: int, as_json: bool) -> None:
     from simctl.from_options.served_runs import left_out_of_all
     from simctl.text.validate_text import show_left_out
 

@@ -35,7 +35,7 @@ def sweep(scenario: Scenario, out: Path, options: Mapping[str, Any]) -> None:
     from simctl.text.sweep_progress import SweepProgress, best_text, shape_text
 
     figures, tasks = tasks_of(scenario)
-    best = _best(scenario, figures, options.get("best"))
+    best = [*(name for name in scenario.report if name in figures), *figures]  # the first of them that is a number
     design, labels = scenario.design, [cell.label for cell in scenario.cells]
     axes = {key: str(axis) if not isinstance(axis, list) else list(map(str, axis)) for key, axis in design.axes.items()}
     about = {
@@ -81,15 +81,6 @@ def tasks_of(scenario: Scenario) -> tuple[tuple[str, ...], list[CellTask]]:
     if not figures:
         raise UsageError(f"{scenario.name}: report: name the figures to keep")
     return figures, [CellTask(scenario.command, cell.given, key_of(cell), figures, scenario.report) for cell in scenario.cells]
-
-
-def _best(scenario: Scenario, figures: tuple[str, ...], chosen: str | None) -> list[str]:
-    """Figures to call a cell the best by: the first of them that is a number."""
-    from sim.specs.lookup import did_you_mean
-
-    if chosen is not None and chosen not in figures:
-        raise UsageError(f"--best: no figure {chosen!r}{did_you_mean(chosen, figures)}; there are {', '.join(figures)}")
-    return [chosen] if chosen else [*(name for name in scenario.report if name in figures), *figures]
 
 
 def _workers(options: Mapping[str, Any]) -> Any:

@@ -79,7 +79,7 @@ def _line(out):
 
 def test_a_cell_that_cannot_be_says_why(tmp_path):
     out = tmp_path / "a.zarr"
-    shown = swept(scenario(tmp_path, SIMULATED), "-o", str(out), "--vary", "model=Qwen2.5-7B,Qwen2.5-72B", "--best", "gpu_hours").stdout
+    shown = swept(scenario(tmp_path, SIMULATED), "-o", str(out), "--vary", "model=Qwen2.5-7B,Qwen2.5-72B").stdout
     found = xr.open_zarr(out).sel(model="Qwen2.5-72B")
     assert "2 cells have no figures" in shown
     assert found.done.all()

@@ -25,7 +25,6 @@ WRONG = {
     ("-o", "OUT", "--vary", "ctx=1:1000:linear", "--samples", "3"): "LOW:HIGH:log",
     ("-o", "OUT", *RANGED, "--samples", "0"): "0 is not in the range",
     ("-o", "OUT", "--seed", "1"): "--seed draws a Latin hypercube: give --samples",
-    ("-o", "OUT", "--best", "knee.bach"): "no figure 'knee.bach'; did you mean 'knee.batch'",
     ("-o", "OUT", "--dask", "tcp://127.0.0.1:9", "--workers", "2"): "--workers says how many processes this machine starts",
     ("-o", "OUT", "--dask", "tcp://127.0.0.1:9"): "no scheduler answers",
     ("-o", "OUT", "--dask", "nowhere"): "no scheduler answers",
