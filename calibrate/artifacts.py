@@ -42,11 +42,9 @@ def write_posterior(
     import xarray as xr
 
     if thin_to is not None:
-        chains = posterior.sizes["chain"]
-        step = max(1, posterior.sizes["draw"] * chains // thin_to)
+        step = max(1, posterior.sizes["draw"] * posterior.sizes["chain"] // thin_to)
         posterior = posterior.isel(draw=slice(None, None, step)).astype(np.float32)
-    names = sorted(posterior.data_vars)
-    posterior = posterior[names].transpose("chain", "draw", ...)
+    posterior = posterior[names := sorted(posterior.data_vars)].transpose("chain", "draw", ...)
     attrs: dict[str, Any] = {
         "schema": SCHEMA,
         "family": family,

@@ -5,7 +5,7 @@ import pkgutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from types import FunctionType, ModuleType
+from contextlib import ExitStack
 
 import pytest
 
@@ -13,6 +13,7 @@ import sim.cost
 import sim.rates.fingerprint
 from sim.cost.step_time import Terms, step_terms
 from sim.rates.fingerprint import SOURCES, formula_fingerprint, kept_fingerprint, priced
+from studies.ablate import replace_constant
 
 SPECS = [module for name, module in sys.modules.items() if name.startswith("sim.specs.")]  # their constants are not the formula's
 MODULES = [importlib.import_module(f"sim.cost.{each.name}") for each in pkgutil.iter_modules(sim.cost.__path__)]
@@ -61,16 +62,6 @@ def forget() -> None:
                     each.cache_clear()
 
 
-def replace_everywhere(monkeypatch: pytest.MonkeyPatch, name: str, old: object, new: object) -> None:
-    """The constant under its name in every module of sim, and as a default of functions."""
-    for module in [each for key, each in list(sys.modules.items()) if key.startswith("sim.") and isinstance(each, ModuleType)]:
-        if vars(module).get(name) is old:
-            monkeypatch.setattr(module, name, new)
-        for function in vars(module).values():
-            if isinstance(function, FunctionType) and any(each is old for each in function.__defaults__ or ()):
-                monkeypatch.setattr(function, "__defaults__", tuple(new if each is old else each for each in function.__defaults__))
-
-
 @pytest.fixture(autouse=True)
 def fresh():
     formula_fingerprint.cache_clear()
@@ -97,12 +88,12 @@ def test_a_changed_term_changes_it(term, monkeypatch):
     assert formula_fingerprint() != before
 
 
-def test_every_constant_of_the_formula_changes_it(monkeypatch):
+def test_every_constant_of_the_formula_changes_it():
     before, unseen = list(priced()), []
     for module, name, place in constants():
         old = getattr(sys.modules[module], name)
-        with monkeypatch.context() as patch:
-            replace_everywhere(patch, name, old, perturbed(old, tupled(place)))
+        with ExitStack() as stack:
+            replace_constant(stack, name, old, perturbed(old, tupled(place)))
             forget()
             if all(a == b for a, b in zip(priced(), before, strict=True)):
                 unseen.append((module, name, place))
