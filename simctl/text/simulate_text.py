@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sim.engine.versions import NEWEST
 from simctl.text.heading import dtype_words, grounds, model_title
 from simctl.text.layout import fill
 
 if TYPE_CHECKING:
     from sim import Deployment, Run
     from sim.engine.config import EngineConfig
+    from sim.study.deployment import Limits
     from sim.study.simulate import Goal
     from sim.study.studied import PlannedPool, Study
     from sim.workload.trace import Trace
@@ -47,12 +49,17 @@ def _notes(pool: PlannedPool, study: Study, explain: bool) -> Iterator[str]:
         yield f"rates: {rates.summary}"
         yield f"host overhead: {pool.host.source.text()}"
     else:
-        yield f"{grounds(deployment.gpu.name, rates.source)}."
+        yield f"{grounds(deployment.gpu.name, rates.source)}{_version_taken(deployment.limits)}."
         scope = [note for note in scope if rates.source.measured or not note.startswith(OUTSIDE)]
         always = len(checkpoint_notes(deployment.model, deployment.precision))  # what was read, and what was not
         more = len(scope) - always - 1
         scope = scope[: always + 1] + ([f"{more} more notes on them by --explain"] if more > 0 else [])
     yield from (f"rates: {note}" for note in scope)
+
+
+def _version_taken(limits: Limits) -> str:
+    """The version of vLLM that is answered where none was said: older ones take longer, and start with less KV."""
+    return f"; {limits.engine_version} is answered (--engine-version)" if (limits.engine, limits.engine_version) == ("vllm", NEWEST) else ""
 
 
 def render(run: Run, explain: bool = False) -> None:

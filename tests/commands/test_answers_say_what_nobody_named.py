@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from sim import load_rates
+from sim.engine.versions import NEWEST
 from sim.rates.assumed import assumed
 from sim.rates.load import OWNERS_SD
 from sim.rates.posterior import SIBLING_SD
@@ -49,6 +50,12 @@ def test_nothing_is_said_where_nothing_is_open(gpu, tp):
 
 def test_a_topology_that_is_given_is_not_asked_after():
     assert sentences("Qwen2.5-7B", "RTX-4090", 2, topology=Topology(2, 1, True, source="mine.yaml")) == []
+
+
+@pytest.mark.parametrize(("asked", "said"), [((), True), (("--engine-version", "0.23"), False), (("--engine", "sglang"), False)])
+def test_a_version_that_nobody_said_is_named_with_the_option_that_says_it(asked, said):
+    out = run(*SHORT, "--model", "Llama-3.1-8B", "--gpu", "H100", *asked).stdout
+    assert (f"; {NEWEST} is answered (--engine-version)." in out) == said
 
 
 def test_a_version_that_nobody_measured_is_in_the_first_lines():
