@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from dataclasses import replace
 from typing import NamedTuple
 
 from sim.planning.question import Plan
@@ -49,11 +48,7 @@ def held(question: Plan, seeds: int) -> Held | None:
 
     def met(count: int) -> int:
         here = Here(plan.choices, plan.conditions, question.for_s)
-        here.one(best.choice, count, 0)
-        assert here._held is not None
-        load = here._held[1]
-        if load._first is not None:
-            load._first = replace(load._first, requests=TIMES * load._first.requests)
+        here.requests[best.choice, count] = TIMES * here.one(best.choice, count, 0).requests
         return sum(here.one(best.choice, count, FRESH + i).met for i in range(seeds))
 
     below = met(fewest - 1) if fewest > 1 else None

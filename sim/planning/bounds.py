@@ -21,6 +21,7 @@ from sim.cluster.pools import DECODE, PREFILL
 from sim.cost.batch import BatchShape, chunk_sums, decode_batch, from_sums
 from sim.cost.rates import Rates
 from sim.cost.step_time import step_time_s
+from sim.engine.host_tier import HOST_OPTIONS
 from sim.errors import SimctlError, UsageError
 from sim.planning.choices import Choice
 from sim.planning.race import CandidateState
@@ -143,7 +144,8 @@ class Bounds:
 
     def _replicas(self, pool: PlannedPool, shortest: int, longest: int) -> Floats:
         """Replicas that each trial needs at least; no whole numbers."""
-        if not self._applies or pool.spec.deployment.limits.draft or pool.config.options:
+        other = pool.config.options.keys() - HOST_OPTIONS.keys()  # host RAM saves prefills alone
+        if not self._applies or pool.spec.deployment.limits.draft or other:
             return np.zeros(TRIALS)
         if (shortest, longest) not in self._loads:
             of = _lasting_load if self._lasts else _load
@@ -199,7 +201,7 @@ def _load(trace: Trace, shortest: int, longest: int, deadline: Deadline) -> Offe
 def _lasting_load(trace: Trace, shortest: int, longest: int, deadline: Deadline) -> OfferedLoad:
     """The load of the prompts in this range when it goes on for good: all of it has to be computed in the time in which it comes."""
     mine = (trace.prompt_tokens > shortest) & (trace.prompt_tokens <= longest)
-    if np.isnan(trace.arrival_s).any() or not mine.any() or not (span := float(trace.arrival_s[-1])):
+    if not mine.any() or not (span := float(np.nanmax(trace.arrival_s))):  # calls that wait for others come as fast as their sessions
         return NO_LOAD
     prompts, outputs = trace.prompt_tokens[mine], trace.output_tokens[mine]
     cached = any(content is not None for content in trace.contents)  # such prompts cost nothing

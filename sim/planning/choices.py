@@ -80,7 +80,7 @@ class Choice:
             found[part.gpu] += n * part.gpus
         return found
 
-    def short_of(self, count: int, gpus: int) -> str:
+    def short_of(self, count: int, gpus: float) -> str:
         """What so many units lack where there are so many GPUs, power and a stock; nothing where there is enough."""
         if self.kw_of(count) > self.most_kw:
             return f"{self.most_kw:g} kW"

@@ -13,7 +13,7 @@ from sim.planning.race import CandidateState, RaceResult, so_far
 from sim.planning.trials import Trial
 from sim.slo import Condition
 
-MARK, VERSION = "simctl_plan", 1
+MARK, VERSION = "simctl_plan", 2
 MOST = 1e9  # times a limit
 KEYS = {MARK, "arguments", "made_by", "files", "answer", "trials"}
 Trials = Mapping[str, Mapping[int, Sequence[Trial]]]
@@ -22,10 +22,7 @@ Trials = Mapping[str, Mapping[int, Sequence[Trial]]]
 def saved(answer: PlanAnswer, arguments: Sequence[str], made_by: Mapping[str, str], files: Mapping[str, str]) -> dict[str, Any]:
     """Plain data of a plan: the `arguments` that asked it, what it was `made_by` (versions) and the digests of the `files` it read."""
     plan = answer.plan
-    trials: dict[str, dict[str, list[Any]]] = {}
-    for choice, state in zip(plan.choices, plan.states, strict=True):
-        if some := {str(count): [_plain(trial) for trial in each.trials] for count, each in state.candidates.items() if each.trials}:
-            trials[choice.name] = some
+    trials = {name: {str(n): list(map(_plain, each)) for n, each in some.items()} for name, some in trials_in(plan).items()}
     return {
         MARK: VERSION,
         "arguments": list(arguments),
@@ -34,6 +31,15 @@ def saved(answer: PlanAnswer, arguments: Sequence[str], made_by: Mapping[str, st
         "answer": answer.to_dict(),
         "trials": trials,
     }
+
+
+def trials_in(plan: RaceResult) -> Trials:
+    """The trials of a plan, by the names of its choices and by count."""
+    found = {
+        choice.name: {count: each.trials for count, each in state.candidates.items() if each.trials}
+        for choice, state in zip(plan.choices, plan.states, strict=True)
+    }
+    return {name: some for name, some in found.items() if some}
 
 
 def checked(found: Any, name: str) -> dict[str, Any]:
@@ -61,11 +67,11 @@ def trials_of(found: Mapping[str, Any], conditions: int, name: str) -> Trials:
     return trials
 
 
-def primed(states: Sequence[CandidateState], choices: Sequence[Choice], trials: Trials) -> None:
-    """Have the states know these trials, as if they had just been run."""
+def primed(states: Sequence[CandidateState], choices: Sequence[Choice], trials: Trials, most: float = math.inf) -> None:
+    """Have the states know these trials, as if they had just been run; but for those of more units than `most` GPUs and a stock allow."""
     for place, (choice, state) in enumerate(zip(choices, states, strict=True)):
         for count, some in sorted(trials.get(choice.name, {}).items()):
-            if some and not state.why:
+            if some and not state.why and not choice.short_of(count, most):
                 state.know(place, count, some)
 
 
@@ -83,6 +89,7 @@ def _plain(trial: Trial) -> list[Any]:
         _number(trial.output_tokens_per_s),
         trial.grows,
         [_number(each) for each in trial.error],
+        trial.requests,
     ]
 
 
@@ -91,9 +98,9 @@ def _number(value: float) -> float | str:
 
 
 def _trial(found: Any, conditions: int) -> Trial:
-    used, user, output, grows, error = found
-    trial = Trial(tuple(map(float, used)), float(user), float(output), bool(grows), tuple(map(float, error)))
-    sane = all(0.0 <= each <= MOST or each == math.inf for each in (*trial.used, *trial.error))
+    used, user, output, grows, error, requests = found
+    trial = Trial(tuple(map(float, used)), float(user), float(output), bool(grows), tuple(map(float, error)), int(requests))
+    sane = all(0.0 <= each <= MOST or each == math.inf for each in (*trial.used, *trial.error)) and 0 <= trial.requests <= MOST
     if len(trial.used) != conditions or len(trial.error) not in (0, conditions) or not sane:
         raise ValueError
     return trial

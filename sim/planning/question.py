@@ -156,7 +156,8 @@ class Plan(Shown):
         lasts = for_how_long(self.workload, self.for_s)
         with runner(choices, conditions, self.workers or os.cpu_count() or 1, self.for_s, self.within_s) as run:
             states = states_of(choices, conditions, self.most_gpus, self.for_s)
-            primed(states, choices, self.known)
+            primed(states, choices, self.known, self.most_gpus)
+            run.know({(i, n): each.trials[0].requests for i, state in enumerate(states) for n, each in state.candidates.items()})
             run.hold_back(LAST)
             release = partial(run.hold_back, 0.0)
             result, race = search(choices, conditions, run.trials, self.most_gpus, watching, states, release=release)

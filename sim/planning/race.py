@@ -24,7 +24,7 @@ GALLOP_BELOW = 0.5  # chance from which on counts are tried one by one
 RANKED = (1, *(stage for stage in STAGES if stage <= ENOUGH))  # stages; a single trial ranks
 TWO_UPTO = 20  # trials
 ENOUGH_TO_BUY = 0.5  # lower bound of a chance from which on a count is named where trials ended early: four trials are not enough
-SECURED = 8, 20  # trials, all of which hold, by which a count is secured
+SECURED = 2, 4, 6, 8, 20  # trials after which one looks whether a count, all of which hold, is secured
 SAME = 4  # trials by which two choices of equal cost are seen to be the same
 EQUAL_AFTER = 100  # trials in which two choices used equal shares, so that one takes the rest from the other
 
@@ -111,12 +111,19 @@ class CandidateState:
         return low, high
 
     def next_count(self, low: int, high: int | None, most: int) -> int | None:
-        """Units to try next: halfway into what is open, else a quarter more while the chance is far off, else one more."""
+        """Units to try next: halfway into what is open; else the most that have missed so far, which settles all below; else twice as many
+        while queues grow without end, a quarter more while the chance is far off, or one more.
+        """
         if high is not None:
             return None if high == low + 1 else (low + high) // 2
+        tried = [count for count, each in sorted(self.candidates.items()) if count > low and each.trials]
+        if tried:
+            hold = [self.candidates[count].chance.value >= CERTAINTY for count in tried]
+            return tried[max((hold.index(True) if any(hold) else len(tried)) - 1, 0)]
         last = self.candidates.get(low)
         far = last is not None and last.chance.value < GALLOP_BELOW
-        count = low + (max(1, low // 4) if far else 1)
+        grows = last is not None and last.trials and all(trial.grows for trial in last.trials)
+        count = low + (low if grows else max(1, low // 4) if far else 1)
         return min(count, most)
 
 
@@ -157,7 +164,8 @@ class RaceResult:
     def undecided(self) -> list[Candidate]:
         """Cheaper counts of which the trials leave open whether they meet the SLO."""
         limit = math.inf if self.winner is None else self.cost(self.winner)
-        return [each for each in self.candidates() if each.chance.certain is None and self.cost(each) < limit]
+        tried = [each for each in self.candidates() if each.replicas >= self.at_least(each)]
+        return [each for each in tried if each.chance.certain is None and self.cost(each) < limit]
 
     def fewest(self, candidate: Candidate) -> Candidate:
         """The fewest units of the same choice that the trials do not tell from enough: itself, or the lower end of the margin."""

@@ -6,10 +6,11 @@ Trial i has the same draws whatever the choice and its count: common random numb
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import takewhile
 from multiprocessing import get_context
 from time import thread_time
 from typing import Any, NamedTuple
@@ -38,7 +39,7 @@ LOOK_S = 0.25  # between looks at the budget while others simulate
 
 class Trial(NamedTuple):
     """Share of each condition's limit that was used, throughput (tokens per second of one user, and output tokens per second), whether
-    its queue `grows` without end, and standard errors of `used` (none: exact).
+    its queue `grows` without end, standard errors of `used` (none: exact), and the requests that each trial of its count needs (0: all).
     """
 
     used: tuple[float, ...]
@@ -46,6 +47,7 @@ class Trial(NamedTuple):
     output_tokens_per_s: float = math.nan
     grows: bool = False
     error: tuple[float, ...] = ()
+    requests: int = 0
 
     @property
     def met(self) -> bool:
@@ -63,6 +65,7 @@ class Here:
     def __init__(self, choices: Sequence[Choice], conditions: Sequence[Condition], for_s: float | None = None) -> None:
         self._choices, self._conditions, self._for_s = choices, conditions, for_s
         self._held: tuple[tuple[int, int], Lasts] | None = None
+        self.requests: dict[tuple[int, int], int] = {}  # of a trial, by choice and count: found by the first one
 
     def one(self, choice: int, count: int, trial: int, factor: float = 1.0) -> Trial:
         """A trial; requests arrive `factor` times as fast."""
@@ -71,6 +74,7 @@ class Here:
             chosen = self._choices[choice]
             held = self._held = ((choice, count), Lasts(chosen.study_of(count), self._for_s, chosen.lost(count)))
         load = held[1]
+        load.requests = self.requests.get((choice, count), 0)
         goodput, names = load.study.goodput, [condition.figure for condition in self._conditions]
 
         def used(latency: Latency) -> list[float]:
@@ -78,8 +82,9 @@ class Here:
             return [float(condition.limit_used(found)) for condition in self._conditions]
 
         found = load.trial(trial, used, factor)
+        self.requests[choice, count] = load.requests
         tpot = latency_figures(found.latency, ["mean_tpot_ms"])["mean_tpot_ms"]
-        return Trial(found.used, float(1e3 / tpot) if tpot else math.nan, found.tokens_per_s, found.grows, found.error)
+        return Trial(found.used, float(1e3 / tpot) if tpot else math.nan, found.tokens_per_s, found.grows, found.error, load.requests)
 
     def factor(self, choice: int, count: int, trial: int, low: float = 1.0, enough: float = math.inf) -> float:
         """Power of 1 + CLOSEST by which the requests of a trial may arrive faster (below MOST_FACTOR), sought from `low` and by bisection.
@@ -146,6 +151,12 @@ def _one(what: Callable[..., Any], *args: Any) -> tuple[Any, float]:
     return _there(_here, what, *args)
 
 
+def _knowing(requests: int, what: Callable[..., Any], here: Here, choice: int, count: int, *args: Any) -> Any:
+    """What a trial finds, of which another process knows how many requests it needs."""
+    here.requests.setdefault((choice, count), requests)
+    return what(here, choice, count, *args)
+
+
 def _there(here: Here, what: Callable[..., Any], *args: Any) -> tuple[Any, float]:
     """What a trial finds, and the CPU seconds that it took."""
     began_s = thread_time()
@@ -164,6 +175,7 @@ class Runner:
         self._elsewhere: Callable[..., Any] | None = None
         self._budget = CpuBudget(within_s)
         self._spent_s = 0.0
+        self._kept: dict[tuple[Callable[..., Any], tuple[Any, ...]], Any] = {}  # found when time was up, perhaps not for good
         self._pool: ProcessPoolExecutor | None = None
 
     @property
@@ -177,8 +189,12 @@ class Runner:
 
     def trials(self, choice: int, count: int, trials: Iterable[int], factor: float = 1.0) -> list[Trial]:
         """Trials, in order; requests come `factor` times as fast."""
-        found: list[Trial] = self._each(Here.one, [(choice, count, trial, factor) for trial in trials])
-        return found
+        calls = [(choice, count, trial, factor) for trial in trials]
+        return self._each(Here.one, calls, first=not self._here.requests.get((choice, count)))
+
+    def know(self, requests: Mapping[tuple[int, int], int]) -> None:
+        """Requests that trials need, by choice and count."""
+        self._here.requests.update(requests)
 
     def factors(self, choice: int, count: int, trials: Sequence[int], lowest: int) -> list[float]:
         """Of each trial, how many times as fast its requests may arrive: the `lowest` ones of them, and of others that it is no less.
@@ -191,9 +207,22 @@ class Runner:
             found += self._each(Here.factor, [(choice, count, trial, *near) for trial in trials[begin : begin + 2 * lowest]])
         return found
 
-    def _each(self, what: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> list[Any]:
-        done: list[Any] = []
-        for each in calls:
+    def _each(self, what: Callable[..., Any], calls: Sequence[tuple[Any, ...]], first: bool = False) -> list[Any]:
+        """Each of the calls; the `first` by itself, where it finds how many requests the others need."""
+        done = [self._kept.pop((what, each)) for each in takewhile(lambda each: (what, each) in self._kept, calls)]
+        try:
+            if first and not done:
+                self._add(what, calls[:1], done)
+                self._here.requests.update({calls[0][:2]: each.requests for each in done})
+            self._add(what, calls, done)
+        except OutOfTime:
+            self._kept.update(((what, each), found) for each, found in zip(calls, done, strict=False))
+            raise
+        return done
+
+    def _add(self, what: Callable[..., Any], calls: Sequence[tuple[Any, ...]], done: list[Any]) -> None:
+        """What is found by the calls that are not done."""
+        for each in calls[len(done) :]:
             if self._workers != 1 and self._spent_s > LAZY_S:
                 break
             self._budget.check()
@@ -202,18 +231,19 @@ class Runner:
             self._spent_s += cpu_s
         if len(done) < len(calls):
             submit = self._submit()
-            futures = [submit(what, *each) for each in calls[len(done) :]]
+            futures = [submit(partial(_knowing, self._here.requests.get(each[:2], 0), what), *each) for each in calls[len(done) :]]
+            begun = len(done)
             try:
-                done += [self._result(future) for future in futures]
+                done.extend(self._result(future) for future in futures)  # one by one: those before time is up are there
             except OutOfTime:
-                for future in futures:
-                    future.cancel()
+                under_way = [future for future in reversed(futures[len(done) - begun :]) if not future.cancel()]
+                if self._budget.held_back:
+                    done.extend(future.result()[0] for future in reversed(under_way))
                 raise
             except BaseException as error:
                 if not isinstance(error, (CancelledError, *self._lost)):
                     raise
                 raise SimctlError(GONE.partition(";")[0]) from None
-        return done
 
     def _result(self, future: Future[tuple[Any, float]]) -> Any:
         while True:

@@ -112,7 +112,7 @@ class Lasts:
 
     def __init__(self, study: Study, for_s: float | None = None, lost: Mapping[int, Losses] = NO_LOSSES) -> None:
         self._whole, self._lost = is_whole(study.workload, for_s) or None, lost
-        self._first: Lasting | None = None  # the first trial at the rate asked for, which says how long they have to be
+        self.requests = 0  # of each trial; 0: those that the first one needs at the rate asked for
         self._lasts = can_last(study.workload) and self._whole is None
         self.study, self._share = one_of_many(study) if self._lasts else study, 1.0
         self._times = study.deployment.replicas / self.study.deployment.replicas  # of as many replicas that fare alike
@@ -131,11 +131,12 @@ class Lasts:
             latency = request_latencies_ms(record)
             used = tuple(read(latency))
             return Lasting(used, (0.0,) * len(used), latency, False, len(latency["ttft"]), _tokens_per_s(record, slice(None)))
-        if self._first is None:
-            self._first = until_still(lambda requests: self._run(0, 1.0, requests), read)
-        found = self._first
-        if trial or factor != 1.0:
-            found = until_still(lambda requests: self._run(trial, factor, requests), read, found.requests)
+        first = trial == 0 and factor == 1.0
+        if not self.requests and not first:
+            self.requests = until_still(lambda requests: self._run(0, 1.0, requests), read).requests
+        found = until_still(lambda requests: self._run(trial, factor, requests), read, self.requests)
+        if first:
+            self.requests = self.requests or found.requests
         return replace(found, tokens_per_s=found.tokens_per_s * self._times)
 
     def _run(self, trial: int, factor: float, requests: int | None) -> tuple[RunRecord, float]:

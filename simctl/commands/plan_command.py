@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +17,7 @@ from simctl.text.layout import fill
 
 if TYPE_CHECKING:
     from sim.planning.answer import PlanAnswer
+    from sim.planning.plan_file import Trials
     from simctl.scenario_files.plan_files import PlanFile
 
 INTERRUPTED = 130  # exit code, as shells have it of Ctrl-C
@@ -60,11 +61,10 @@ def command(file: Sequence[Path], out: str | None, more_time: bool, **options: A
         return
     if options["plot"]:
         raise UsageError("--plot draws cards side by side: give --compare")
-    answers, left = [], options["inventory"]
-    for each in asked:
-        given = each if left is None else each._replace(options={**each.options, "inventory": left})
-        answers.append(_answered(given, more_time))
-        left = _rest(given.options["inventory"], answers[-1]) if left is not None else None
+    if len(asked) > 1 and options["inventory"]:
+        answers = _shared(asked, options["inventory"], more_time)
+    else:
+        answers = [_answered(each, more_time) for each in asked]
     if target is not None:
         from simctl.scenario_files.plan_files import plan_text
 
@@ -75,6 +75,29 @@ def command(file: Sequence[Path], out: str | None, more_time: bool, **options: A
         raise click.exceptions.Exit(INTERRUPTED)
     if any(answer.plan.winner is None for answer in answers):
         raise click.exceptions.Exit(1)
+
+
+def _shared(asked: Sequence[Asked], inventory: Mapping[str, int], more_time: bool) -> list[PlanAnswer]:
+    """Answers of plans that take their GPUs from one inventory, one after the other; one that finds nothing left that does goes first, and
+    all are asked again. What was tried is not tried again.
+    """
+    from sim.planning.plan_file import trials_in
+
+    known: list[Trials] = [{} for _ in asked]
+    order, orders = list(range(len(asked))), list[list[int]]()
+    while True:
+        orders.append(order)
+        answers: dict[int, PlanAnswer] = {}
+        left = inventory
+        for i in order:
+            given = asked[i]._replace(options={**asked[i].options, "inventory": left})
+            answers[i] = _answered(given, more_time, known[i])
+            left, known[i] = _rest(left, answers[i]), trials_in(answers[i].plan)
+        short = next((i for i in order if answers[i].plan.winner is None), order[0])
+        order = [short, *(i for i in order if i != short)]
+        if order in orders or any(answer.ended == "stopped" for answer in answers.values()):
+            return [answers[i] for i in range(len(asked))]
+        click.echo(f"\nScenario {short + 1} finds too little left. In the order {', '.join(str(i + 1) for i in order)}:", err=True)
 
 
 def _rest(inventory: Mapping[str, int], answer: PlanAnswer) -> dict[str, int]:
@@ -133,8 +156,8 @@ def _compare(options: Mapping[str, Any]) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _answered(asked: Asked, more_time: bool) -> PlanAnswer:
-    """The answer of one plan, printed unless all are to be JSON."""
+def _answered(asked: Asked, more_time: bool, known: Trials | None = None) -> PlanAnswer:
+    """The answer of one plan, printed unless all are to be JSON; `known` trials are not run again."""
     from sim.planning.words import for_how_long
     from sim.specs.precision import checkpoint_notes
     from simctl.from_options.questions import plan_of
@@ -144,7 +167,9 @@ def _answered(asked: Asked, more_time: bool) -> PlanAnswer:
     options = asked.options
     watch, notes = PlanProgress(options["progress"]), dict[str, None]()
     question = plan_of(options)
-    if more_time and asked.plan:
+    if known:
+        question = replace(question, known=known)
+    elif more_time and asked.plan:
         from simctl.scenario_files.plan_files import gone_on
 
         question = gone_on(question, asked.plan, asked.arguments)

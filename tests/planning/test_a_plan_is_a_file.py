@@ -107,7 +107,7 @@ def no_option(found):
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (other_version, "a plan file of version 2, and this simctl reads version 1: plan it again"),
+        (other_version, "a plan file of version 3, and this simctl reads version 2: plan it again"),
         (damaged, "a damaged plan file"),
         (a_class, "names a class, os.system"),
         (no_option, "No such option"),

@@ -1,7 +1,6 @@
 """Of 200 truths, each a draw of rates and of requests, the ranks of what an SLO saw among trials of the plan are uniform."""
 
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -44,9 +43,7 @@ def test_fresh_seeds_and_ten_times_the_load_hold_the_stated_chance():
     for seed in range(1, 51):
         here = Here(asked(seed).choices()[0], plan.conditions)
         for each in candidate:
-            here.one(0, each.replicas, 0)
-            load = here._held[1]
-            load._first = replace(load._first, requests=10 * load._first.requests)
+            here.requests[0, each.replicas] = 10 * here.one(0, each.replicas, 0).requests
             truths[each.replicas] += [here.one(0, each.replicas, int(draw)) for draw in rng.integers(1, 1600, 4)]
     for each in candidate:
         held, trials = truths[each.replicas], sorted(max(trial.used) for trial in each.trials)

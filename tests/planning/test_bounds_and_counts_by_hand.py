@@ -47,7 +47,7 @@ def test_without_a_deadline_of_tokens_none_is_due():
 
 def test_what_has_no_time_of_its_own_has_no_deadline():
     waits = replace(TRACE, arrival_s=np.where(NUMBERS == 3, np.nan, TRACE.arrival_s))
-    assert _load(waits, 0, ALL, MOST) == _lasting_load(waits, 0, ALL, MOST) == NO_LOAD
+    assert _load(waits, 0, ALL, MOST) == NO_LOAD
     assert _load(replace(TRACE, cancel_s=[1.0] * COUNT), 0, ALL, MOST) == NO_LOAD
     at_once = replace(TRACE, arrival_s=np.zeros(COUNT))
     assert (_load(at_once, 0, ALL, MOST).prompt_tokens, _load(at_once, 0, ALL, MOST).tokens) == (0.0, 0.0)
@@ -56,6 +56,9 @@ def test_what_has_no_time_of_its_own_has_no_deadline():
 def test_a_lasting_load_is_computed_in_the_time_in_which_it_comes():
     assert _lasting_load(TRACE, 0, ALL, MOST) == OfferedLoad(9.0, 550.0, 32, 9.0, 45.0, 64)
     assert _lasting_load(TRACE, 0, 50, MOST).prompt_tokens == 150.0
+    waits = replace(TRACE, arrival_s=np.where(NUMBERS == COUNT, np.nan, TRACE.arrival_s))  # it comes as often as what it waits for
+    assert _lasting_load(waits, 0, ALL, MOST).tokens == 45.0
+    assert _lasting_load(waits, 0, ALL, MOST).last_s == 8.0
 
 
 def test_the_strictest_share_sets_the_deadline():
@@ -117,6 +120,12 @@ def test_a_count_that_enough_trials_allow_stays(choice, monkeypatch):
 def test_the_next_count_halves_gallops_or_steps(low, high, chance, count):
     candidate = {} if chance is None else {low: Candidate(0, low, chance=chance)}
     assert CandidateState(candidates=candidate).next_count(low, high, 100) == count
+
+
+@pytest.mark.parametrize(("met", "count"), [({4: 0, 6: 0, 9: 1}, 6), ({4: 1, 6: 0}, 4), ({4: 0, 6: 0}, 6)])
+def test_the_most_that_missed_settle_all_below(met, count):
+    candidates = {n: Candidate(0, n, [Trial((0.5,))], Chance(held, 1)) for n, held in met.items()}
+    assert CandidateState(candidates=candidates).next_count(2, None, 100) == count
 
 
 def test_a_limit_that_is_just_met_is_not_missed():

@@ -7,14 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.planning import trials
-from sim.planning.cpu_budget import OutOfTime
-from sim.planning.trials import CLOSEST, MOST_FACTOR, Here, Runner, Trial
+from sim.planning.cpu_budget import CpuBudget, OutOfTime
+from sim.planning.trials import CLOSEST, MOST_STEPS, Here, Runner, Trial
 
 
 class UpTo(Here):
     """Trials that are met up to a factor of their own."""
 
     def __init__(self, factors):
+        super().__init__((), ())
         self.factors, self.first_asked = factors, {}
 
     def one(self, choice, count, trial, factor=1.0):
@@ -46,7 +47,7 @@ FACTOR = st.floats(math.log(1 / 1000), math.log(40)).map(math.exp)
 @given(FACTOR)
 def test_the_factor_is_the_highest_that_is_met(truth):
     found = UpTo([truth]).factor(0, 1, 0)
-    if truth < 1 / MOST_FACTOR:
+    if truth < (1 + CLOSEST) ** -MOST_STEPS:  # the power next to a 64th
         assert found == 0.0 or found <= truth
     else:
         assert truth / (1 + CLOSEST) <= found <= truth
@@ -82,3 +83,28 @@ def test_processes_start_once_trials_have_taken_their_time(monkeypatch, within_s
 def test_time_that_is_up_ends_the_next_trial():
     with pytest.raises(OutOfTime):
         Runner(UpTo([2.0]), 1, -1.0).trials(0, 1, range(1))
+
+
+def test_what_was_found_when_time_was_up_is_not_run_again(monkeypatch):
+    monkeypatch.setattr(Here, "one", UpTo.one)
+    here = UpTo([2.0] * 3)
+    run = Runner(here, 1, 1.0)
+    looks = iter([0.0, 0.0, 2.0])
+    monkeypatch.setattr(CpuBudget, "spent_s", property(lambda _: next(looks, 0.0)))
+    with pytest.raises(OutOfTime):
+        run.trials(0, 1, range(3))
+    assert list(here.first_asked) == [0, 1]
+    here.first_asked.clear()
+    assert [each.used for each in run.trials(0, 1, range(3))] == [(0.5,)] * 3
+    assert list(here.first_asked) == [2]
+
+
+def test_other_processes_are_told_how_many_requests_a_trial_needs(monkeypatch):
+    monkeypatch.setattr(trials, "LAZY_S", -1.0)
+    monkeypatch.setattr(Here, "one", lambda here, choice, count, *_: Trial((0.5,), requests=here.requests.get((choice, count)) or 7000))
+    pool = Elsewhere(UpTo([]))
+    monkeypatch.setattr(Runner, "_processes", lambda self: pool)
+    run = Runner(UpTo([]), 2)
+    run.know({(0, 3): 5000})
+    assert [each.requests for each in run.trials(0, 3, range(2))] == [5000, 5000]
+    assert pool.here.requests == {(0, 3): 5000}
