@@ -1,9 +1,7 @@
 """`python -m studies.predict_sparse_served`: decode steps of vLLM with our sparse attention as its backend, as CSV, before they are run.
 
-    step = engine(B, 128) + kernels sparse(B, C, k) - kernels dense(B, 128) + 3 launches a layer
-
-The engine's step of a short context stands for all but attention, its own attention's launches included: they stay, with nothing to read.
-Of our kernels' stack only selection, summaries and keep-set remain. The launches are summary, gather and merge. Dense is the engine's step.
+As `what-if --stack vllm+kernels` answers: the engine's step with our selection in the place of its attention (`dense_below` 0).
+Rows of paths without `-0` were of an earlier formula, in which the engine's attention was launched with nothing to read.
 """
 
 from __future__ import annotations
@@ -16,20 +14,18 @@ import click
 import numpy as np
 
 from hw.engines.shapes import shape
-from sim.closed_form.what_if import WhatIf
+from sim.closed_form.what_if import WhatIf, step_seconds
 from sim.cost.batch import decode_batch
 from sim.cost.decode_step import decode_step_work
 from sim.cost.step_time import step_time_s
 from sim.errors import UsageError
 from sim.rates.source import RateSource
-from sim.rates.stack_rates import LAUNCHES
 from sim.specs.attention_policy import blocks, dense
-from sim.specs.decode_stack import ENGINE, KERNELS, STACKS
+from sim.specs.decode_stack import ENGINE, KERNELS, SERVED_KERNELS, STACKS
 from sim.specs.gpus import get_gpu
 from sim.specs.hf_config import spec_from_config
 from sim.study.deployment import Deployment, Limits
 
-SHORT = 128  # tokens
 CELLS = {
     "qwen2.5-7b": [
         *((1, c) for c in (8192, 16384, 32768, 65536, 131072, 262144, 500000)),
@@ -44,20 +40,10 @@ COLUMNS = ("gpu", "model", "path", "batch", "context_tokens", "k_blocks", "step_
 
 
 def steps_s(d: Deployment, batch: int, context: int, k: int, served: bool, draws: int = 500) -> np.ndarray:
-    """Seconds of a decode step at every draw; k = 0: the engine's own, dense."""
-    engine = WhatIf(d, context, stack=ENGINE, served=served, draws=draws)
-    ours = WhatIf(d, context, stack=KERNELS, draws=draws, seed=1)
-    mine = RateSource(None, served).of(d, draws)[0]
-    if not k:
-        return np.asarray(step_time_s(engine.work(batch, float(context), dense()), mine.draws, np))
-    theirs = ours.rates()
-
-    def kernels(tokens: int, policy: object) -> np.ndarray:
-        return np.asarray(step_time_s(ours.work(batch, float(tokens), policy), theirs.draws, np))  # type: ignore[arg-type]
-
-    rest = np.asarray(step_time_s(engine.work(batch, float(SHORT), dense()), mine.draws, np))
-    launches = LAUNCHES * sum(group.count for group in d.model.groups) * np.asarray(theirs.draws.kernel_s)
-    return np.asarray(rest + kernels(context, ours.runner.policy(blocks(k))) - kernels(SHORT, dense()) + launches)
+    """Seconds of a decode step at every draw; k = 0: dense."""
+    question = WhatIf(d, context, stack=SERVED_KERNELS, served=served, draws=draws)
+    policy = question.runner.policy(blocks(k) if k else dense())
+    return np.asarray(step_seconds(question, policy, batch, context, question.rates().draws, np))
 
 
 def deployment(gpu: str, model: str) -> Deployment:
@@ -85,8 +71,9 @@ def rows(gpu: str, ks: Sequence[int], served: bool) -> Iterator[dict[str, object
         for batch, context in [*cells, *MORE.get(gpu, {}).get(model, [])]:
             for k in (0, *ks):
                 low, middle, high = 1e3 * np.quantile(steps_s(d, batch, context, k, served), [0.05, 0.5, 0.95])
-                yield dict(zip(COLUMNS, (gpu, model, "served" if served else "in-process", batch, context, k, f"{middle:.3f}", f"{low:.3f}",
-                                         f"{high:.3f}"), strict=True))  # fmt: skip
+                path = "served-0" if served else "in-process-0"
+                row = (gpu, model, path, batch, context, k, f"{middle:.3f}", f"{low:.3f}", f"{high:.3f}")
+                yield dict(zip(COLUMNS, row, strict=True))
 
 
 @click.command()

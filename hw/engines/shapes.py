@@ -31,6 +31,8 @@ def _whole(sizes: Mapping[str, Any]) -> dict[str, Any]:
     if pattern := config.get("sliding_window_pattern"):
         layers, head_dim = config["num_hidden_layers"], config["head_dim"]
         config["layer_types"] = ["sliding_attention" if (i + 1) % pattern else "full_attention" for i in range(layers)]
+    if layers := config.get("layer_types", config.get("hybrid_override_pattern")):
+        config["num_hidden_layers"] = len(layers)
     if sizes["model_type"] == "gemma3_text":
         config["query_pre_attn_scalar"] = 168 if head_dim == 128 else head_dim
     return config

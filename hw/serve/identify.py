@@ -41,13 +41,15 @@ async def describe(target: Target) -> dict[str, Any]:
 
 
 async def counters(target: Target) -> dict[str, float]:
-    """`preemptions`, `prompt_tokens` and what was drafted since the server started, as vLLM's metrics count them; what is not said is left
-    out.
+    """`preemptions`, `prompt_tokens`, `hit_tokens` and what was drafted since the server started, and `kv_used`, the share of its blocks
+    that requests hold now, as vLLM's metrics say; what is not said is left out.
     """
     text = await _text(target, "/metrics")
     names = {"preemptions": "num_preemptions", "prompt_tokens": "prompt_tokens", "draftings": "spec_decode_num_drafts"}
     names |= {"drafted_tokens": "spec_decode_num_draft_tokens", "accepted_tokens": "spec_decode_num_accepted_tokens"}
-    found = {ours: re.findall(rf"^vllm:{theirs}_total\{{[^}}]*\}} (\S+)$", text, re.MULTILINE) for ours, theirs in names.items()}
+    names["hit_tokens"] = "prefix_cache_hits"
+    every = {ours: f"{theirs}_total" for ours, theirs in names.items()} | {"kv_used": "kv_cache_usage_perc"}
+    found = {ours: re.findall(rf"^vllm:{theirs}\{{[^}}]*\}} (\S+)$", text, re.MULTILINE) for ours, theirs in every.items()}
     return {name: sum(map(float, values)) for name, values in found.items() if values}
 
 

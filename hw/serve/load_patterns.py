@@ -54,12 +54,17 @@ async def closed_loop(
 
 
 async def open_loop(
-    target: Target, prompts: Prompts, arrivals_s: Sequence[float], sizes: Sequence[tuple[int, int]], first: int = 0
-) -> list[ServedRequest]:
-    """Requests sent at given offsets from now whatever the server does; `sizes` are (prompt, output) tokens of each."""
+    target: Target, prompts: Prompts, arrivals_s: Sequence[float], sizes: Sequence[tuple[int, int]], first: int = 0,
+    shared: Sequence[tuple[int, int]] = (),
+) -> list[ServedRequest]:  # fmt: skip
+    """Requests sent at given offsets from now whatever the server does; `sizes` are (prompt, output) tokens of each, and `shared` the
+    number and tokens of the text that each begins with, where they begin with any.
+    """
     if len(arrivals_s) != len(sizes):
         raise ValueError(f"{len(arrivals_s)} arrivals for {len(sizes)} sizes")
-    texts = [prompts.draw(first + i, size[0]) for i, size in enumerate(sizes)]
+    begun = {each: prompts.draw(first + len(sizes) + each[0], each[1]) for each in set(shared)}
+    begins = [begun[each] for each in shared] or [[]] * len(sizes)
+    texts = [begin + prompts.draw(first + i, size[0] - len(begin)) for i, (begin, size) in enumerate(zip(begins, sizes, strict=True))]
     loop = asyncio.get_running_loop()
     start = loop.time()
 

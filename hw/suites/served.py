@@ -88,6 +88,8 @@ EXPERIMENT = {
     "requests": ("requests sent", "1"),
     "began_unix_s": ("this machine's clock before its first request was sent", "s"),
     "duration_s": ("first send to last token", "s"),
+    "memory_before_mib": ("memory of the GPU in use before its first request was sent", "MiB"),
+    "memory_after_mib": ("and after its last token", "MiB"),
     "ttft_s_median": ("median time to first token", "s"),
     "ttft_s_p25": ("lower quartile", "s"),
     "ttft_s_p75": ("upper quartile", "s"),
@@ -204,13 +206,20 @@ def measure(
         asyncio.run(load.wave(target, warm, streams, tokens, 8, first=100 * index))
     waiting = [e for e in experiments if e.name not in journal]
     for experiment in paced(waiting, budget, name, reserve_s=2.0):
-        began_s = time.time()
+        began_s, before = time.time(), memory_mib(local)
         watched: AbstractContextManager[list[Any]] = machine.clocks() if local else nullcontext([])
         with watched as readings:
             records = asyncio.run(experiment.send(target))
         found = summary(experiment, records)
-        journal.add(experiment.name, **(found | {"row": found["row"] | {"began_unix_s": began_s} | machine.summary(readings)}))
+        memory = {"memory_before_mib": before, "memory_after_mib": memory_mib(local)}
+        journal.add(experiment.name, **(found | {"row": found["row"] | {"began_unix_s": began_s} | memory | machine.summary(readings)}))
     return {"finished": int(all(e.name in journal for e in experiments))}
+
+
+def memory_mib(local: bool) -> float | None:
+    """Memory in use of the first GPU of this machine; None where there is none, or the server is elsewhere."""
+    gpus = machine.query_gpus() if local else []
+    return float(gpus[0]["gpu_memory_used_mib"]) if gpus else None
 
 
 def summary(experiment: PlannedLoad, records: list[ServedRequest]) -> dict[str, Any]:

@@ -75,6 +75,9 @@ NAMED = {
     "deep": (8, 262_144, 128, 262_080, 1),  # from the second turn on a prefix cache leaves decodes of 256K tokens alone
 }
 LONG_OPEN = (1.0, 24, 32_000, 256)  # by name, too: an open loop's rate, requests, prompt and output tokens
+# By name, too, on a server of few blocks: seconds, requests/s, tokens of the shared texts, and lognormal medians and most of what follows.
+LASTING_S, LASTING_RATE, LASTING_TEXTS = 600.0, 3.0, (2_000, 6_000, 12_000, 20_000, 30_000, 44_000)
+LASTING_SIZES = {"prompt_median": 1024, "output_median": 160, "sigma": 0.8, "prompt_max": 12_000, "output_max": 1024}
 LOCKSTEP_PROMPTS = 10**8  # from those of sessions, or of a closed loop, to those of the next time they are sent
 
 
@@ -103,7 +106,21 @@ def named_only(vocab: int, seed: int, sizing: Sizing) -> list[PlannedLoad]:
     arrivals = load.poisson_arrivals(rate, count, np.random.default_rng(seed + 11))
     sizes_of = [(sizing.prompt(size[0]), sizing.output(size[1]))] * count
     open_send = lambda target: load.open_loop(target, prompts, arrivals, sizes_of, 7 * 10**9)  # noqa: E731
-    return [*found, PlannedLoad(f"long open {rate:g}/s", "open", open_send, count, *sizes_of[0], rate, (arrivals, sizes_of))]
+    long_open = PlannedLoad(f"long open {rate:g}/s", "open", open_send, count, *sizes_of[0], rate, (arrivals, sizes_of))
+    return [*found, long_open, lasting(prompts, sizing, np.random.default_rng(seed + 12))]
+
+
+def lasting(prompts: load.Prompts, sizing: Sizing, rng: np.random.Generator) -> PlannedLoad:
+    """Ten minutes of a Poisson stream, each request on one of six texts: does a server last, are its blocks and memory given back?"""
+    count = round(LASTING_S * LASTING_RATE)
+    arrivals = load.poisson_arrivals(LASTING_RATE, count, rng)
+    texts = rng.integers(0, len(LASTING_TEXTS), count).tolist()
+    own = load.lognormal_sizes(count, rng, **LASTING_SIZES)
+    sizes = [(sizing.prompt(LASTING_TEXTS[text] + new), sizing.output(output)) for text, (new, output) in zip(texts, own, strict=True)]
+    shared = [(text, sizing.prompt(LASTING_TEXTS[text])) for text in texts]
+    send = lambda target: load.open_loop(target, prompts, arrivals, sizes, 8 * 10**9, shared)  # noqa: E731
+    median = [int(each) for each in np.median(sizes, axis=0)]
+    return PlannedLoad(f"lasting {LASTING_RATE:g}/s", "open", send, count, *median, LASTING_RATE, (arrivals, sizes))
 
 
 def ladder(prompts: load.Prompts, rungs: tuple[int, ...], prompt_tokens: int, output_tokens: int) -> list[PlannedLoad]:

@@ -92,10 +92,10 @@ def stack_rates(name: str, deployment: Deployment, source: RateSource, draws: in
         return rates
     if why := beyond(d, name):
         raise UsageError(why)
-    if not source.served:
-        raise UsageError(f"stack {name}: a captured graph has no server, --in-process is of {ENGINE}")
     if stack.in_engine:
         return _in_engine(d, draws, source)
+    if not source.served:
+        raise UsageError(f"stack {name}: a captured graph has no server, --in-process is of {ENGINE}")
     if stack.name == HARNESS:
         return replace(_harness(d, draws, source.seed), stack=name)
     path = Path(source.posterior) if source.posterior is not None else _file(d.gpu)
@@ -140,7 +140,7 @@ def _file(gpu: GpuSpec) -> Path | None:
 
 def _in_engine(d: Deployment, draws: int, source: RateSource) -> RateDraws:
     """The engine's rates, with what a selection costs the kernels, and LAUNCHES more a layer that selects."""
-    engine, kernels = stack_rates(ENGINE, d, source, draws), stack_rates(KERNELS, d, replace(source, posterior=None), draws)
+    engine, kernels = stack_rates(ENGINE, d, source, draws), stack_rates(KERNELS, d, replace(source, posterior=None, served=True), draws)
 
     def both(of: Rates, own: Rates) -> Rates:
         return replace(of, c1_s=own.c1_s + LAUNCHES * own.kernel_s, c1_unit_s=own.c1_unit_s)
