@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sim.cost.layer_work import LayerWork, Setting
-from sim.specs.mixers import Attention, CompressedAttention, ConstantState, GatedDeltaNet, LatentAttention, Mixer, NoMixer
+from sim.specs.mixers import Attention, CompressedAttention, ConstantState, GatedDeltaNet, LatentAttention, Mixer, NoMixer, Recurrence
 from sim.specs.precision import ACTIVATION_BYTES, STATE_BYTES
 
 # Decode attention at a short context, in small kernels' time. Profiles of four models' decodes on an H100: busy time of the GPU is then
@@ -25,6 +25,9 @@ EXPANDING_COPIES, HEAD_PAIRS = 2.0, 0.77
 # Launches of a gated-DeltaNet layer beyond a dense layer's, and its decode's small kernels beyond those counted. Fastest first tokens of
 # one hybrid beside a model of the same experts without DeltaNet, on a host that takes 0.94 ms to launch a dense layer; one decode stream.
 DELTA_LAUNCHES, DELTA_PIECES, DELTA_KERNELS = 3.0, 1.0, 8.0
+# Launches of a Mamba-2 layer with a prompt beyond a dense layer's: iterations of one served hybrid, whose host takes 0.44 ms to launch a
+# dense layer. Another hybrid on that machine, not learnt from, needs 4.1 and 3.4.
+MAMBA2_LAUNCHES, MAMBA2_PIECES = 4.3, 3.1
 # DeepSeek sparse attention: small kernels of indexer and selection, one more for so many rows (a block selects for one row), and the fewest
 # query heads that FlashMLA computes. Kernel tables of both modules, H100 and H200.
 INDEX_KERNELS, INDEX_ROWS, SPARSE_HEADS = 62.0, 14.0, 64
@@ -168,7 +171,10 @@ def recurrence(mixer: ConstantState, at: Setting) -> LayerWork:
     State: 2 (4 state + 2 convolution elements) / tp bytes per sequence, read and written. Kernels: convolution, gates, recurrence, norm.
     """
     state = mixer.state_elements() * STATE_BYTES + mixer.conv_elements() * ACTIVATION_BYTES
+    scans = at.gpu is not None and isinstance(mixer, Recurrence) and mixer.name == "Mamba-2"
     return LayerWork(
+        launches=MAMBA2_LAUNCHES * scans,
+        pieces=MAMBA2_PIECES * scans,
         kernels=4.0,
         gemms=2.0,
         row_bytes=ACTIVATION_BYTES * 6.0 * mixer.row_elements() / at.tp,
