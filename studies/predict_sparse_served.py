@@ -15,13 +15,9 @@ import numpy as np
 
 from hw.engines.shapes import shape
 from sim.closed_form.what_if import WhatIf, step_seconds
-from sim.cost.batch import decode_batch
-from sim.cost.decode_step import decode_step_work
-from sim.cost.step_time import step_time_s
 from sim.errors import UsageError
-from sim.rates.source import RateSource
 from sim.specs.attention_policy import blocks, dense
-from sim.specs.decode_stack import ENGINE, KERNELS, SERVED_KERNELS, STACKS
+from sim.specs.decode_stack import SERVED_KERNELS
 from sim.specs.gpus import get_gpu
 from sim.specs.hf_config import spec_from_config
 from sim.study.deployment import Deployment, Limits
@@ -50,18 +46,6 @@ def deployment(gpu: str, model: str) -> Deployment:
     """A shape that reads any context, on one GPU."""
     spec = spec_from_config({**shape(model), "max_position_embeddings": 2**20}, "measured", "a shape")
     return Deployment(spec, get_gpu(gpu), limits=Limits(max_num_seqs=32, max_num_batched_tokens=8192))
-
-
-def without_selection_s(d: Deployment, batch: int, context: int, k: int) -> tuple[float, float]:
-    """(seconds of the engine's step as stepped in process, with the keep-set and summaries in place of the context; selected blocks, summed
-    over layers and weighted by what one costs in a batch and at a context): what `c1` and its unit are learnt beside.
-    """
-    engine, stack = WhatIf(d, context, stack=ENGINE, served=False), STACKS[KERNELS]
-    policy = stack.policy(blocks(k))
-    ours = decode_step_work(stack, d.model, decode_batch(d.model, batch, float(context), policy), d.precision, policy)
-    work = engine.work(batch, float(context), policy)._replace(summary_bytes=ours.summary_bytes, selecting_layers=0.0, selected_units=0.0)
-    rates, _ = RateSource(None, False).of(d, 20)
-    return float(step_time_s(work, rates.point)), float(ours.selected_units)
 
 
 def rows(gpu: str, ks: Sequence[int], served: bool) -> Iterator[dict[str, object]]:

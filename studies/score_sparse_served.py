@@ -19,24 +19,28 @@ from sim.closed_form.what_if import WhatIf, step_seconds
 from sim.errors import UsageError
 from sim.specs.attention_policy import blocks
 from sim.specs.decode_stack import SERVED_KERNELS
-from studies.predict_sparse_served import CELLS, deployment, without_selection_s
+from studies.predict_sparse_served import CELLS, deployment
 
 MEASURED, PREDICTED = Path("scenarios/data/measured/validation"), Path("docs/data/predicted-sparse-served.csv")
 CHECKS, ITERATIONS = Path("docs/data/sparse-served-checks.json"), Path("docs/data/sparse-served-iterations.csv")
 LABELS = {0: "dense-128", 32: "sparse-k32"}
+# By path of the predictions: how the files of such runs end, and what was set.
+RUNS = {
+    "in-process": ("", "dense below the map's crossing"),
+    "in-process-0": ("-again", "`dense_below` 0, on another machine"),
+}
 QUANTILES = (0.05, 0.5, 0.95)
 Key = tuple[int, int, int]  # batch, context, k
 
 
-def steps_ms(gpu: str, model: str) -> dict[Key, float]:
-    """Median step of every cell, dense (k = 0) and block-sparse."""
+def steps_ms(gpu: str, model: str, path: str = "in-process") -> dict[Key, float]:
+    """Median step of every cell, dense (k = 0) and block-sparse, of the runs that a path of the predictions is of."""
     found: dict[Key, float] = {}
-    for path in sorted(MEASURED.glob(f"{gpu.lower()}_engine-grid_{model}_*.nc")):
-        label = path.stem.rsplit("_", 1)[1]
-        if not label.startswith(("dense-128", "sparse-k")):
+    for k in (0, 8, 32):
+        file = MEASURED / f"{gpu.lower()}_engine-grid_{model}_{f'sparse-k{k}' if k else LABELS[0]}{RUNS[path][0]}.nc"
+        if not file.exists():
             continue
-        k = int(label.removeprefix("sparse-k")) if label.startswith("sparse-k") else 0
-        with xr.open_dataset(path) as data:
+        with xr.open_dataset(file) as data:
             grid, target = data["role"].values.astype(str) == "grid", data["target"].values.astype(bool)
             counted = target & ~data["warmup"].values.astype(bool)
             for cell in np.flatnonzero(grid):
@@ -47,10 +51,10 @@ def steps_ms(gpu: str, model: str) -> dict[Key, float]:
     return found
 
 
-def predicted_ms(gpu: str, model: str) -> dict[Key, tuple[float, float, float]]:
-    """Median, 5 and 95 % of every cell as stepped in process."""
+def predicted_ms(gpu: str, model: str, path: str = "in-process") -> dict[Key, tuple[float, float, float]]:
+    """Median, 5 and 95 % of every cell, as predicted of a path."""
     with PREDICTED.open(encoding="utf-8") as file:
-        rows = [r for r in csv.DictReader(file) if (r["gpu"], r["model"], r["path"]) == (gpu, model, "in-process")]
+        rows = [r for r in csv.DictReader(file) if (r["gpu"], r["model"], r["path"]) == (gpu, model, path)]
     steps = ("step_ms", "step_low_ms", "step_high_ms")
     return {
         (int(r["batch"]), int(r["context_tokens"]), int(r["k_blocks"])): (float(r[steps[0]]), float(r[steps[1]]), float(r[steps[2]]))
@@ -58,9 +62,9 @@ def predicted_ms(gpu: str, model: str) -> dict[Key, tuple[float, float, float]]:
     }
 
 
-def lines(gpu: str, model: str) -> Iterator[tuple[str, float, bool, int]]:
+def lines(gpu: str, model: str, path: str = "in-process") -> Iterator[tuple[str, float, bool, int]]:
     """(line, error of the prediction, whether inside, k) of every measured cell, dense ones first."""
-    found, said = steps_ms(gpu, model), predicted_ms(gpu, model)
+    found, said = steps_ms(gpu, model, path), predicted_ms(gpu, model, path)
     for key in sorted((key for key in found if key in said), key=lambda key: (key[2], key)):
         batch, context, k = key
         step, (middle, low, high) = found[key], said[key]
@@ -69,32 +73,6 @@ def lines(gpu: str, model: str) -> Iterator[tuple[str, float, bool, int]]:
         faster = f"{dense / step:6.2f}x" if k and dense else ""
         line = f"{batch:4} x {context:6}  k {k or 'all':>3}  {step:6.2f} ms  predicted {middle:6.2f} {100 * (middle / step - 1):+5.1f}%"
         yield f"{line}{' ' if inside else '!'}{faster}", middle / step - 1, inside, k
-
-
-def block_sparse_cells(gpu: str) -> Iterator[tuple[int, float, float, float]]:
-    """(layers, selected blocks, seconds of the rest of the engine, seconds measured) of every measured step that selects blocks."""
-    for model in CELLS:
-        d = deployment(gpu, model)
-        layers = sum(group.count for group in d.model.groups)
-        for (batch, context, k), step in steps_ms(gpu, model).items():
-            if k and context >= Settings(k=k).crossover(batch):
-                rest, selected = without_selection_s(d, batch, context, k)
-                yield layers, selected, rest, 1e-3 * step
-
-
-def selection_rates(gpu: str) -> tuple[float, float]:
-    """(seconds a layer, seconds a selected block) that a GPU's block-sparse steps take beyond the rest of the engine's: least squares."""
-    layers, selected, rest_s, step_s = np.array(list(block_sparse_cells(gpu))).T
-    (layer_s, block_s), *_ = np.linalg.lstsq(np.column_stack([layers, selected]), step_s - rest_s, rcond=None)
-    return float(layer_s), float(block_s)
-
-
-def carried_over(gpu: str, other: str) -> str:
-    """How far a GPU's block-sparse steps lie from those at the selection rates of another, in words."""
-    layer_s, block_s = selection_rates(other)
-    errors = [(rest + layers * layer_s + selected * block_s) / step - 1 for layers, selected, rest, step in block_sparse_cells(gpu)]
-    rates = f"{1e6 * layer_s:.0f} us a layer and {1e6 * block_s:.2f} us a block"
-    return f"at {rates}, learnt on the {other}:\nmedian error {100 * np.median(np.abs(errors)):.1f} % of {len(errors)} block-sparse steps"
 
 
 def checked(gpu: str) -> Iterator[str]:
@@ -136,34 +114,49 @@ def served(gpu: str) -> Iterator[str]:
         for path in sorted(MEASURED.glob(f"{gpu.lower()}_served_*_{label}.nc")):
             with xr.open_dataset(path) as data:
                 name = [str(each) for each in data["name"].values]
-                mine = (data["experiment_index"].values == name.index("deep 8x3")) & (data["turn"].values > 0)
+                deep = name.index("deep 8x3")
+                mine = (data["experiment_index"].values == deep) & (data["turn"].values > 0)
                 first, last = data["first_token_s"].values[mine], data["finish_s"].values[mine]
                 each = 1e3 * (last - first) / (data["output_tokens"].values[mine] - 1)
-                ok = f"{int(data['ok'].values.sum())} of {data.sizes['request']} requests of all loads complete"
-            token, request = np.median(each), np.median(last)
-            yield f"8 clients of 256K, cached, k {k or 'all':>3}: {token:5.2f} ms a token, {request:.2f} s a request;\n{ok}"
+                done = f"{int(data['ok'].values.sum())} of {data.sizes['request']} requests of all loads complete"
+                void = str(data["void"].values[deep])
+            said = f"{np.median(each):5.2f} ms a token, {np.median(last):.2f} s a request" if not void else f"void, {void}"
+            yield f"8 clients of 256K, cached, k {k or 'all':>3}: {said};\n{done}"
+
+
+def lasted(gpu: str) -> Iterator[str]:
+    """What ten minutes of load left behind."""
+    for path in sorted(MEASURED.glob(f"{gpu.lower()}_served_*-lasting.nc")):
+        with xr.open_dataset(path) as data:
+            says, (seconds,), ok = data.attrs, data["duration_s"].values, data["ok"].values
+            (before,), (after,) = data["memory_before_mib"].values, data["memory_after_mib"].values
+            cached = float(np.nansum(data["cached_tokens"].values) / data["prompt_tokens"].values.sum())
+        yield f"{seconds:.0f} s of load: {ok.sum()} of {len(ok)} requests complete, {says['plan_preemptions']:.0f} preemptions,"
+        held = 100 * says["plan_kv_used"]
+        yield f"{100 * cached:.0f} % of prompt tokens cached; then {held:.0f} % of blocks held, {after - before:+.0f} MiB on the GPU"
 
 
 @click.command()
 @click.argument("gpu")
 def main(gpu: str) -> None:
     """Print the table and the score."""
-    every = []
-    for model in CELLS:
-        rows = list(lines(gpu, model))
-        if rows:
-            click.echo(f"{model} on {gpu}, vLLM 0.23.0 stepped in process:")
-        for line, *_ in rows:
-            click.echo(line)
-        every += rows
-    if not every:
+    shown = [path for path in RUNS if any(steps_ms(gpu, model, path) for model in CELLS)]
+    if not shown:
         raise UsageError(f"nothing was measured on {gpu!r}")
-    for name, chosen in (("dense", [r for r in every if not r[3]]), ("block-sparse", [r for r in every if r[3]])):
-        errors = np.array([error for _, error, _, _ in chosen])
-        within = f"{np.sum(np.abs(errors) <= 0.1)} within 10 %, {sum(inside for _, _, inside, _ in chosen)} in their 90 %"
-        click.echo(f"{name}: {len(chosen)} cells, median error {100 * np.median(np.abs(errors)):.1f} %, {within}")
-    click.echo(carried_over(gpu, "H200" if gpu == "H100" else "H100"))
-    for line in (*checked(gpu), *served(gpu)):
+    for path in shown:
+        every = []
+        for model in CELLS:
+            rows = list(lines(gpu, model, path))
+            if rows:
+                click.echo(f"{model} on {gpu}, vLLM 0.23.0 stepped in process, {RUNS[path][1]}:")
+            for line, *_ in rows:
+                click.echo(line)
+            every += rows
+        for name, chosen in (("dense", [r for r in every if not r[3]]), ("block-sparse", [r for r in every if r[3]])):
+            errors = np.array([error for _, error, _, _ in chosen])
+            within = f"{np.sum(np.abs(errors) <= 0.1)} within 10 %, {sum(inside for _, _, inside, _ in chosen)} in their 90 %"
+            click.echo(f"{name}: {len(chosen)} cells, median error {100 * np.median(np.abs(errors)):.1f} %, {within}")
+    for line in (*checked(gpu), *served(gpu), *lasted(gpu)):
         click.echo(line)
 
 
