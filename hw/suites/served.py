@@ -88,7 +88,7 @@ EXPERIMENT = {
     "requests": ("requests sent", "1"),
     "began_unix_s": ("this machine's clock before its first request was sent", "s"),
     "duration_s": ("first send to last token", "s"),
-    "memory_before_mib": ("memory of the GPU in use before its first request was sent", "MiB"),
+    "memory_before_mib": ("memory of the GPU in use before its first request was sent; absent in files before 2026-11-28", "MiB"),
     "memory_after_mib": ("and after its last token", "MiB"),
     "ttft_s_median": ("median time to first token", "s"),
     "ttft_s_p25": ("lower quartile", "s"),
