@@ -77,7 +77,7 @@ NAMED = {
 LONG_OPEN = (1.0, 24, 32_000, 256)  # by name, too: an open loop's rate, requests, prompt and output tokens
 # By name, too, on a server of few blocks: seconds, requests/s, tokens of the shared texts, and lognormal medians and most of what follows.
 LASTING_S, LASTING_RATE, LASTING_TEXTS = 600.0, 3.0, (2_000, 6_000, 12_000, 20_000, 30_000, 44_000)
-LASTING_SIZES = {"prompt_median": 1024, "output_median": 160, "sigma": 0.8, "prompt_max": 12_000, "output_max": 1024}
+LASTING_SIZES, LASTING_SIGMA = (1024, 160, 12_000, 1024), 0.8
 LOCKSTEP_PROMPTS = 10**8  # from those of sessions, or of a closed loop, to those of the next time they are sent
 
 
@@ -115,12 +115,15 @@ def lasting(prompts: load.Prompts, sizing: Sizing, rng: np.random.Generator) -> 
     count = round(LASTING_S * LASTING_RATE)
     arrivals = load.poisson_arrivals(LASTING_RATE, count, rng)
     texts = rng.integers(0, len(LASTING_TEXTS), count).tolist()
-    own = load.lognormal_sizes(count, rng, **LASTING_SIZES)
-    sizes = [(sizing.prompt(LASTING_TEXTS[text] + new), sizing.output(output)) for text, (new, output) in zip(texts, own, strict=True)]
+    prompt, output, longest, most = LASTING_SIZES
+    own = load.lognormal_sizes(
+        count, rng, prompt_median=prompt, output_median=output, sigma=LASTING_SIGMA, prompt_max=longest, output_max=most
+    )
+    sizes = [(sizing.prompt(LASTING_TEXTS[text] + new), sizing.output(said)) for text, (new, said) in zip(texts, own, strict=True)]
     shared = [(text, sizing.prompt(LASTING_TEXTS[text])) for text in texts]
     send = lambda target: load.open_loop(target, prompts, arrivals, sizes, 8 * 10**9, shared)  # noqa: E731
-    median = [int(each) for each in np.median(sizes, axis=0)]
-    return PlannedLoad(f"lasting {LASTING_RATE:g}/s", "open", send, count, *median, LASTING_RATE, (arrivals, sizes))
+    prompt, output = (int(each) for each in np.median(sizes, axis=0))
+    return PlannedLoad(f"lasting {LASTING_RATE:g}/s", "open", send, count, prompt, output, LASTING_RATE, (arrivals, sizes))
 
 
 def ladder(prompts: load.Prompts, rungs: tuple[int, ...], prompt_tokens: int, output_tokens: int) -> list[PlannedLoad]:
