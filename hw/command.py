@@ -60,12 +60,14 @@ def _rates(text: str) -> tuple[float, ...]:
 @click.option("--quantization", default=None, help="Of the weights: fp8 (by the engine), or as a checkpoint is: gptq, awq, fp8-block.")
 @click.option("--tp", "tensor_parallel", type=click.IntRange(min=1), default=1, show_default=True, help="GPUs a model is split over.")
 @click.option("--replicas", type=click.IntRange(min=1), default=1, show_default=True, help="Served suite: servers behind vllm-router.")
-@click.option("--prefill", type=click.IntRange(min=0), default=0, help="Of them only read prompts; the others write the answers.")
+@click.option(
+    "--prefill", type=click.IntRange(min=0), default=0, help="Served suite: of --replicas, this many only prefill; the others decode."
+)
 @click.option("--budget-s", type=click.FloatRange(min=1), help="Seconds of measuring per suite and model, without the engine's start.")
 @click.option("--dry-run", is_flag=True, help="Print the jobs and about how long they take; measure nothing.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of prompts and ragged contexts.")
 @click.option("--resume", is_flag=True, help="Keep the cells an interrupted run left and go on.")
-@click.option("--expect-gpu", default=None, help="Refuse to run on any other GPU (part of its name, e.g. h100).")
+@click.option("--expect-gpu", default=None, help="Refuse to run on a GPU without this in its name, e.g. h100.")
 @click.option("--max-num-seqs", type=click.IntRange(min=1), default=256, show_default=True, help="Engine limit.")
 @click.option("--max-num-batched-tokens", type=click.IntRange(min=16), default=8192, show_default=True, help="Engine limit.")
 @click.option("--rates", default="1,4,10,20", show_default=True, help="Open-loop arrival rates of the served suite, requests/s.")
@@ -74,11 +76,17 @@ def _rates(text: str) -> tuple[float, ...]:
     "--client", type=click.Choice(("tokens", "text")), default="tokens", show_default=True,
     help="Served suite: our client with token ids, or another plan in which `vllm bench serve` sends text beside it.",
 )  # fmt: skip
-@click.option("--engine", type=click.Choice(("vllm", "sglang")), default="vllm", show_default=True, help="Served suite: what to start.")
-@click.option("--iterations", is_flag=True, help="Served suite: also write down what every iteration carried, and when.")
-@click.option("--engine-args", default="", help="Further words of the engine's command line, as one.")
+@click.option("--engine", type=click.Choice(("vllm", "sglang")), default="vllm", show_default=True, help="Served suite: engine to start.")
+@click.option("--iterations", is_flag=True, help="Served suite: also record the content and time of every iteration.")
+@click.option("--engine-args", default="", help="More arguments of the engine's command line, as one string.")
 @click.option("--url", help="Served suite: load this OpenAI-compatible server instead of starting one; --model as it names it.")
-@click.option("--vocab-size", type=click.IntRange(min=100), default=32000, show_default=True, help="Token ids sent to --url stay below.")
+@click.option(
+    "--vocab-size",
+    type=click.IntRange(min=100),
+    default=32000,
+    show_default=True,
+    help="Size of the vocabulary of --url: token ids stay below it.",
+)
 @click.option(
     "--endpoint", type=click.Choice(("completions", "chat")), default="completions", show_default=True,
     help="What to call at --url; chat takes text alone.",
@@ -91,13 +99,13 @@ def _rates(text: str) -> tuple[float, ...]:
     "--api-key-env", metavar="NAME",
     help=f"Variable that holds the key for --url, sent as Bearer and kept nowhere. [default over https: {KEY}, if set]",
 )  # fmt: skip
-@click.option("--header", "headers", multiple=True, metavar="'NAME: VALUE'", help="Header for --url; may be repeated. Kept nowhere.")
+@click.option("--header", "headers", multiple=True, metavar="'NAME: VALUE'", help="Header for --url, stored nowhere; may be repeated.")
 @click.option("--cells", type=click.Path(path_type=Path), help="Engine-grid and profile: measure the cells of this file instead.")
 @click.option(
     "--products", type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Suite products: measure those of this list (python -m hw.gemm_lists) instead of --model's.",
 )  # fmt: skip
-@click.option("--label", default=None, help="Ends the names of the files, as in served_MODEL_LABEL.nc: part of a suite is not the whole.")
+@click.option("--label", default=None, help="Suffix of the file names, as in served_MODEL_LABEL.nc, for part of a suite.")
 def command(
     device: str, suites: str, out: Path, models: str, dry_run: bool, resume: bool, rates: str, experiments: str, cells: Path | None,
     products: Path | None, prompts: str | None, api_key_env: str | None, headers: tuple[str, ...], **options: object,

@@ -29,9 +29,9 @@ LEAST_TOP1, MOST_KL, MOST_PPL = 0.99, 0.01, 0.01  # share of steps; nats per ste
     "--tokens", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="JSON lines, each a list of token ids to score."
 )
 @click.option(
-    "--vocab-size", type=click.IntRange(min=100), default=32000, show_default=True, help="Without --tokens: random ids stay below."
+    "--vocab-size", type=click.IntRange(min=100), default=32000, show_default=True, help="Without --tokens: random ids stay below this."
 )
-@click.option("--token-ids", is_flag=True, help="Compare by token id, not text: for vLLM and llama.cpp's server, which tell them.")
+@click.option("--token-ids", is_flag=True, help="Compare token ids, not texts: for vLLM and llama.cpp's server, which return ids.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
     first: str, second: str, models: tuple[str, ...], tokens: Path | None, vocab_size: int, token_ids: bool, as_json: bool,

@@ -45,7 +45,7 @@ from sim.specs.gpus import get_gpu
 from sim.specs.precision import Precision
 from sim.study.deployment import Deployment
 from studies.ablate_api_server import api_server_table
-from studies.ablate_kinds import kinds_table, prices
+from studies.ablate_kinds import kinds_table, step_times
 
 GPUS, FOLDS = ("H100", "H200"), 5
 NOTHING_S, WITHOUT_LIMIT = 1e-15, 1e30  # a cost that is none, a flop rate that never binds
@@ -167,7 +167,7 @@ def scores(ablation: Ablation, served: bool) -> tuple[str, ...]:
 def grid_prices() -> list[Any]:
     """Prices of iterations of the packaged grids' models, on their GPUs and at their degrees of tensor parallelism."""
     asked = sorted({(grid.model.name, name, grid.tp) for name in GPUS for grid in engine_grids(get_gpu(name))})
-    return [prices(Deployment.of(model, gpu, tp=tp)) for model, gpu, tp in asked]
+    return [step_times(Deployment.of(model, gpu, tp=tp)) for model, gpu, tp in asked]
 
 
 def shown_by_grids(ablation: Ablation, full: Sequence[Any]) -> bool:

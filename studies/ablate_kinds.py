@@ -27,7 +27,7 @@ from sim.rates.serving import packaged_overhead
 from sim.rates.source import ahead
 from sim.study.deployment import Deployment
 
-LOADS = ("low", "closed", "high")
+LOADS = ("low", "closed", "high", "prefix")
 METRICS = ("ttft_s", "tpot_s", "e2el_s")
 Ways = Sequence[tuple[str, AbstractContextManager[None]]]
 
@@ -35,11 +35,11 @@ Ways = Sequence[tuple[str, AbstractContextManager[None]]]
 def kinds_table(ways: Ways) -> str:
     """Errors of median latencies, means over loads in percent, with the whole formula and without each term, of runs that it moves."""
     runs = [run for path in served_files() if not by_plugin(run := read_served(path)) and loads_of(run)]
-    full = [prices(run.deployment) for run in runs]
+    full = [prices(run) for run in runs]
     lines = [["formula", "served runs", "loads", "with it", "without", "worse without"], ["---"] * 6]
     for name, way in ways:
         with way:
-            moved = [run for run, price in zip(runs, full, strict=True) if prices(run.deployment) != price]
+            moved = [run for run, price in zip(runs, full, strict=True) if prices(run) != price]
             without = [error for run in moved for error in errors(run)]
         whole = [error for run in moved for error in errors(run)]
         worse = f"{sum(b[2] > a[2] for a, b in zip(whole, without, strict=True))} of {len(whole)}"
@@ -61,14 +61,20 @@ def loads_of(run: ServedRun) -> list[Experiment]:
     return [each for each in every.values() if kind_of_load(each, run) in LOADS]
 
 
-def prices(d: Deployment) -> list[Any]:
-    """Step times of a few iterations: decodes; chunks beside decodes, within graphs, beyond, and after cached ones; reads of shared KV."""
+def step_times(d: Deployment) -> list[float]:
+    """Seconds of a few iterations: decodes; chunks beside decodes, within graphs, beyond, and after cached tokens."""
     rates = load_rates(d, draws=1, seen=()).point
     chunks = ((100, 100), (2000, 2000), (8000, 8000), (2000, 9000))
     shapes = [decode_batch(d.model, 8.0, 1000.0), *(mixed_batch(d.model, [1000.0] * 4, [(*chunk, 1)]) for chunk in chunks)]
     how: tuple[Any, ...] = (d.precision, d.limits.attention, d.tp, d.gpu, d.parallel, d.limits.lora)
-    steps = [float(step_time_s(iteration_work(d.model, shape, *how), rates)) for shape in shapes]
-    return [*steps, reread(d.model, d.precision, d.gpu, d.tp, rates.beta_kv)]
+    return [float(step_time_s(iteration_work(d.model, shape, *how), rates)) for shape in shapes]
+
+
+def prices(run: ServedRun) -> list[Any]:
+    """Step times of a run's deployment, and reads of KV that its sequences share, if they do."""
+    d = run.deployment
+    shares = any(kind_of_load(each, run) == "prefix" for each in run.experiments)
+    return [*step_times(d), reread(d.model, d.precision, d.gpu, d.tp, load_rates(d, draws=1, seen=()).point.beta_kv) if shares else None]
 
 
 def errors(run: ServedRun) -> list[tuple[float, ...]]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from sim.cost.attention import kv_read_factor, mixed_fill, query_heads
 from sim.cost.gemm import GEMM_KERNELS, over_roofline, quantised_gemm_surface
 from sim.cost.layer_work import PIECES, LayerWork, Setting
+from sim.cost.lora_work import adapter_work, one_adapter
 from sim.cost.mixer_work import mixer_work
 from sim.cost.mlp_work import mlp_work, unpacks_experts
 from sim.cost.traffic import traffic
@@ -153,19 +154,3 @@ def layer_work(group: LayerGroup, size: GroupBytes, at: Setting) -> LayerWork:
         linear_flops=2.0 * multiplied / at.tp,
     )
     return own + mixer_work(group.mixer, at) + mlp_work(group.mlp, size, at)
-
-
-def adapter_work(lora: Lora, model: ModelSpec, tp: int) -> LayerWork:
-    """Work of LoRA in all layers, whatever adapters an iteration uses."""
-    return LayerWork(
-        kernels=lora.kernels(model),
-        row_bytes=lora.share * lora.row_bytes(model) / tp,
-        launches=lora.launches(model),
-        pieces=lora.pieces(model),
-        linear_flops=lora.share * 2.0 * lora.params(model) / tp,
-    )
-
-
-def one_adapter(lora: Lora, model: ModelSpec, tp: int) -> tuple[float, int, float, float]:
-    """`Coefficients.adapter`."""
-    return lora.params(model) * ACTIVATION_BYTES / tp, lora.adapters, lora.share, lora.adapter_kernels(model)

@@ -12,13 +12,6 @@ from sim.errors import UsageError
 from sim.specs.model import ModelSpec
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # vLLM's max_lora_rank
-# Shrink and expand of qkv, o, gate_up and down, in small kernels' time: of a projection, and of it for every adapter that rows use.
-# What the host launches for it, in layers' launches, outside a graph: both by iterations of seven servers at 2 requests/s (medians between
-# tokens); in pieces of graphs: quickest first tokens of one 8B with and without adapters. Its rows pass at a quarter of the bandwidth:
-# bursts of 8,192 tokens, of which half asked for an adapter.
-KERNELS_PER_PROJECTION, KERNELS_PER_ADAPTER = 3.0, 1.8
-LAUNCHES_PER_PROJECTION, PIECES_PER_PROJECTION = 0.5, 0.1
-SLOWER_ROWS = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,30 +32,10 @@ class Lora:
 
     def params(self, model: ModelSpec) -> float:
         """Parameters of one adapter."""
-        return self.rank * sum(width for width, _ in _projections(model))
-
-    def kernels(self, model: ModelSpec) -> float:
-        """Small kernels of an iteration, whatever adapters it uses."""
-        return KERNELS_PER_PROJECTION * sum(count for _, count in _projections(model))
-
-    def adapter_kernels(self, model: ModelSpec) -> float:
-        """Small kernels more for each adapter that rows of an iteration use."""
-        return KERNELS_PER_ADAPTER * sum(count for _, count in _projections(model))
-
-    def launches(self, model: ModelSpec) -> float:
-        """Layers' worth of launching of an iteration outside a graph."""
-        return LAUNCHES_PER_PROJECTION * sum(count for _, count in _projections(model))
-
-    def pieces(self, model: ModelSpec) -> float:
-        """The same of one that carries prefill in pieces of graphs."""
-        return PIECES_PER_PROJECTION * sum(count for _, count in _projections(model))
-
-    def row_bytes(self, model: ModelSpec) -> float:
-        """Bytes of memory time per row that uses an adapter: each projection's input is read, its output read and written, in 16 bits."""
-        return SLOWER_ROWS * 2.0 * sum(1.5 * width for width, _ in _projections(model))
+        return self.rank * sum(width for width, _ in projections(model))
 
 
-def _projections(model: ModelSpec) -> list[tuple[float, int]]:
+def projections(model: ModelSpec) -> list[tuple[float, int]]:
     """(in + out of all projections, fused projections) of each layer group. UsageError for a model whose attention has no such ones."""
     found, hidden = [], model.hidden
     for group in model.groups:

@@ -41,7 +41,7 @@ OF_GRIDS = (
     help="Engine grid, or decode, kernels, floor and host files of `measure` (.nc; may be repeated). [default: the packaged grids]",
 )
 @click.argument("more", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--engine", help="Only grids of this engine, or `kernels`: decode steps of this project's own.  [default: any]")
+@click.option("--engine", help="Only grids of this engine, or `kernels`: decode steps of this project's kernels.  [default: any]")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the posterior here (InferenceData netCDF).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 @fit_option(*OF_GRIDS)

@@ -17,12 +17,15 @@ from simctl.text.progress import progress
 @click.argument("scenario", type=click.Path(path_type=Path))
 @click.option("--hw", type=GPU, metavar="GPU", required=True, help="The GPU that would be measured.")
 @click.option("--budget", type=DURATION, metavar="TIME", required=True, help="Seconds of measuring to spend (90, 120s, 2m).")
-@click.option("--metric", help="The figure that decides. [default: that of the goal, else the first one the scenario reports]")
+@click.option("--metric", help="Figure that decides. [default: that of the goal, else the first one the scenario reports]")
 @click.option(
-    "--goal", type=GOAL, metavar="METRIC<=X", help="The decision is where the figure meets this bound. [default: the scenario's own]"
+    "--goal",
+    type=GOAL,
+    metavar="METRIC<=X",
+    help="Bound on that figure: the decision is which cells meet it. [default: the scenario's own]",
 )
-@click.option("--posterior", type=click.Path(path_type=Path), help="What is known now. [default: the packaged posterior]")
-@click.option("--from-datasheet", is_flag=True, help="Nothing is known now but the datasheet.")
+@click.option("--posterior", type=click.Path(path_type=Path), help="Rates known before measuring. [default: the packaged posterior]")
+@click.option("--from-datasheet", is_flag=True, help="Assume that only the datasheet is known.")
 @click.option("--cells-out", type=click.Path(path_type=Path), help="Write the cells here, for `simctl measure --cells`.")
 @click.option("--allow-code", is_flag=True, help="Let the scenario name a scheduler class of its own, as `simctl run` does.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")

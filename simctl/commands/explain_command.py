@@ -14,7 +14,7 @@ from sim.errors import UsageError
 @click.argument("request_id", required=False)
 @click.option("--slowest", type=click.IntRange(1), metavar="N", help="The N slowest requests instead of one by its id.")
 @click.option(
-    "--by", type=click.Choice(("ttft", "e2el")), help="Of one request, this latency alone; what --slowest goes by. [default: ttft]"
+    "--by", type=click.Choice(("ttft", "e2el")), help="Explain only this latency of a request; --slowest sorts by it. [default: ttft]"
 )
 @click.option("--plot", type=click.Path(), metavar="FILE", help="Draw replicas, iterations and the request's stages (PNG, SVG or PDF).")
 @click.option("--json", "as_json", is_flag=True, help="Print all parts as JSON instead of tables.")

@@ -30,7 +30,10 @@ CPU_MODEL, GPU_MODEL = "tiny-25m", "qwen2.5-7b"
 
 @click.command("loop")
 @click.option(
-    "--gpu", "on_gpu", is_flag=True, help="Of this machine's CUDA card, by this project's kernels, and by vLLM where it is installed."
+    "--gpu",
+    "on_gpu",
+    is_flag=True,
+    help="Close the loop on this machine's CUDA card, with this project's kernels, and with vLLM where it is installed.",
 )
 @click.option(
     "--hw", type=GPU, metavar="GPU", help="With --gpu: what the card is, a catalogue name or a YAML file. [default: as the driver says]"

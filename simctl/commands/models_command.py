@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 @click.command("models")
 @click.argument("name", type=MODEL, required=False)
-@click.option("--check", is_flag=True, help="Say which parts of NAME are measured or only priced, and which fields do nothing.")
+@click.option(
+    "--check", is_flag=True, help="Print which parts of NAME were measured, which are only computed, and which fields have no effect."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def command(name: str | None, check: bool, as_json: bool) -> None:
     """List the model catalogue, or show one model.

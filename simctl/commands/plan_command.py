@@ -25,7 +25,7 @@ AS_GIVEN = ("as_json", "within", "workers", "progress", "quick", "emit", "compar
 NOT_COMPARED = ("emit", "quick", "day", "growth")
 FILES = click.Argument(["file"], type=click.Path(path_type=Path), metavar="[SCENARIO|PLAN]...", required=False, nargs=-1)
 OUT = click.Option(["-o", "--out"], metavar="FILE", help="Also write the plan here, for plan, watch and report.")
-MORE_TIME = click.Option(["--more-time"], is_flag=True, help="Of a PLAN: go on with its trials, for --within more.")
+MORE_TIME = click.Option(["--more-time"], is_flag=True, help="Continue the trials of a PLAN file, for another --within.")
 
 
 @click.command("plan", cls=GoodputCommand, sections=SECTIONS, params=[FILES, *PARSER.params, OUT, MORE_TIME])

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.argument("inputs", type=click.Path(exists=True, path_type=Path), metavar="RESULT...", nargs=-1, required=True)
 @click.option("-o", "--out", metavar="FILE", help="The HTML file to write.")
 @click.option("--serve", is_flag=True, help="Show a run in a browser of this machine, with sliders, until Ctrl-C.")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="Of --serve, on 127.0.0.1; 0: a free one.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="Port of --serve on 127.0.0.1; 0: a free one.")
 @click.option("--pictures", type=click.Path(path_type=Path), metavar="DIR", help="Also write every picture here, as PNG and SVG.")
 def command(inputs: tuple[Path, ...], out: str | None, serve: bool, port: int, pictures: Path | None) -> None:
     """Make one HTML file of saved results.

@@ -19,7 +19,7 @@ CHECKED = 1000  # cells whose options are read before any runs
 
 @click.command("sweep")
 @click.argument("file", type=click.Path(path_type=Path), metavar="SCENARIO")
-@click.option("-o", "--out", type=click.Path(path_type=Path), metavar="OUT.zarr", help="The store, made or resumed.")
+@click.option("-o", "--out", type=click.Path(path_type=Path), metavar="OUT.zarr", help="Store to create or to resume.")
 @click.option(
     "--vary",
     multiple=True,
@@ -33,12 +33,14 @@ CHECKED = 1000  # cells whose options are read before any runs
     show_default=False,
     help="A Latin hypercube of N cells, not every combination.",
 )
-@click.option("--seed", type=click.IntRange(0), metavar="N", help="Of the hypercube; the simulations' own is --set seed=N. [default: 0]")
+@click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of the hypercube; --set seed=N is the simulations'. [default: 0]")
 @click.option("--set", "overrides", multiple=True, metavar="OPTION=VALUE", help="Replace an option of the scenario; may be repeated.")
 @click.option("--workers", type=click.IntRange(1, 256), metavar="N", help="Processes of this machine. [default: one per core]")
-@click.option("--dask", metavar="ADDRESS", help="Workers of the Dask scheduler at tcp:// or tls://HOST:PORT; local: of one started here.")
-@click.option("--dry-run", is_flag=True, help="Say how many cells, of which dimensions, and about how long; time one of them.")
-@click.option("--progress/--no-progress", default=None, help="Say on stderr how far the sweep is. [default: on a terminal]")
+@click.option(
+    "--dask", metavar="ADDRESS", help="Use the workers of the Dask scheduler at tcp:// or tls://HOST:PORT; local: of one started here."
+)
+@click.option("--dry-run", is_flag=True, help="Print the number of cells, their dimensions, and the time that they take by one of them.")
+@click.option("--progress/--no-progress", default=None, help="Report progress on stderr. [default: on a terminal]")
 @click.option("--allow-code", is_flag=True, help="Let the scenario name a scheduler class of its own (engine: a.b.C), which runs code.")
 def command(file: Path, **options: Any) -> None:
     """Answer a scenario at many cells, into one store.

@@ -27,7 +27,7 @@ SECTIONS = {
 }  # fmt: skip
 LEARNT_FROM = (
     Setting(["--learn-from"], type=click.IntRange(1), help="Requests to learn from. [default: a tenth, 20 at least]"),
-    Setting(["--skip"], type=click.IntRange(0), help="Requests before those. [default: while they meet a cold server]"),
+    Setting(["--skip"], type=click.IntRange(0), help="Leading requests to skip. [default: those that meet a cold server]"),
 )
 
 
@@ -40,7 +40,7 @@ LEARNT_FROM = (
     multiple=True,
     type=click.Path(path_type=Path),
     metavar="GRID.nc",
-    help="Instead: predict this engine grid (may be repeated) with a posterior, and learn nothing.",
+    help="Predict the step times of this engine grid instead of served runs; may be repeated.",
 )
 @click.option(
     "--transferred", is_flag=True, help="Fit nothing: take the packaged overhead as it is. [default where a run has only a burst]"
@@ -53,15 +53,15 @@ LEARNT_FROM = (
 @click.option(
     "--save-overhead",
     metavar="FILE",
-    help="Write the serving overhead fitted (JSON), for simulations to use; of several runs those with a ladder.",
+    help="Write the fitted serving overhead (JSON) for simulations; of several runs, that of those with a ladder.",
 )
 @click.option(
     "--left-out",
     "without",
     is_flag=True,
-    help="Instead: how far off packaged runs are where a host, model, dtype or version is left out.",
+    help="Score packaged runs with a host, model, dtype or version left out of what was learnt.",
 )
-@click.option("--plot", metavar="FILE", help="Also draw how intervals hold (PNG, SVG or PDF).")
+@click.option("--plot", metavar="FILE", help="Also draw the coverage of intervals (PNG, SVG or PDF).")
 @click.option("--json", "as_json", is_flag=True, help="Print every score as JSON on stdout.")
 def command(
     run_name: str | None, grids: tuple[Path, ...], plot: str | None, save_overhead: str | None, as_json: bool, **options: Any,

@@ -42,23 +42,29 @@ SHORTEST_TOKEN = 16  # characters
     "--targets",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Instead of URLs, read anew each time: targets as Prometheus discovers them.",
+    help="Prometheus file of targets, instead of URLs; read again at every scrape.",
 )
-@click.option("--plan", "plan_file", type=click.Path(exists=True, path_type=Path), help="Deployment and SLO of what plan -o wrote.")
-@click.option("--slo", "slos", multiple=True, help='What must hold, as "ttft:p95<2s tpot:p95<50ms". Without it nothing is forecast.')
+@click.option(
+    "--plan", "plan_file", type=click.Path(exists=True, path_type=Path), help="Take deployment and SLO from this file of plan -o."
+)
+@click.option("--slo", "slos", multiple=True, help='Conditions to hold, as "ttft:p95<2s tpot:p95<50ms". Without them there is no forecast.')
 @click.option("--every", type=click.FloatRange(1, 3600), default=15.0, show_default=True, help="Seconds between scrapes.")
 @click.option("--horizon", type=click.FloatRange(1, 1440), default=20.0, show_default=True, help="Minutes to look ahead.")
-@click.option("--for", "duration", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help="End then. [default: at Ctrl-C]")
+@click.option(
+    "--for", "duration", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help="Stop after this time. [default: at Ctrl-C]"
+)
 @click.option("--random-length-cv", type=click.FloatRange(0, 10), default=0.0, show_default=True, help="Log-normal lengths with this CV.")
-@click.option("--port", type=click.IntRange(0, 65535), help="Also a live page, /status.json, /metrics and /healthz on this port.")
-@click.option("--bind", metavar="ADDRESS", help="Of --port: another address than the loopback; needs --token-env.")
-@click.option("--token-env", metavar="NAME", help="Of --port: variable with the token that is asked for, as Bearer or Basic password.")
-@click.option("--tls", nargs=2, metavar="CERT KEY", help="Of --port: PEM files of the certificate and its key; then it is https.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Serve a live page, /status.json, /metrics and /healthz on this port.")
+@click.option("--bind", metavar="ADDRESS", help="With --port: listen on this address, not only on the loopback; needs --token-env.")
+@click.option(
+    "--token-env", metavar="NAME", help="With --port: environment variable with the token to ask for, as Bearer or Basic password."
+)
+@click.option("--tls", nargs=2, metavar="CERT KEY", help="With --port: serve https with these PEM files.")
 @click.option("--trace", metavar="FILE", help="Also write the load as a trace (JSON lines) that simulate and plan read.")
-@click.option("--keep", metavar="FILE", help="Keep there what is learnt of the servers, and begin with what it has.")
-@click.option("--api-key-env", metavar="NAME", help="Variable that holds the servers' key, sent as Bearer and kept nowhere.")
+@click.option("--keep", metavar="FILE", help="Save what is learnt of the servers in this file, and start from it.")
+@click.option("--api-key-env", metavar="NAME", help="Environment variable with the servers' key, sent as Bearer and stored nowhere.")
 @click.option("--header", "headers", multiple=True, metavar="'NAME: VALUE'", help="Header for the servers; may be repeated.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a window.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per window.")
 @rate_options
 @host_option
 def command(urls: tuple[str, ...], slos: tuple[str, ...], **options: Any) -> None:

@@ -54,10 +54,14 @@ SECTIONS = {
 @click.command("plan", cls=GoodputCommand, sections=SECTIONS)
 @grouped(
     click.option(
-        "--slo", multiple=True, metavar="CONDITIONS", help="What must hold, all of it: ttft:p99<2s tpot:p95<50ms failed<1% good>=99%."
+        "--slo", multiple=True, metavar="CONDITIONS", help="Conditions that must all hold: ttft:p99<2s tpot:p95<50ms failed<1% good>=99%."
     ),
     click.option("--gpu", type=VALUES, help="GPUs to choose among: H100,L40S."),
-    click.option("--tp", type=VALUES, help="GPUs per replica to choose among: 1,2. [default: 1; if too few, the fewest and twice them]"),
+    click.option(
+        "--tp",
+        type=VALUES,
+        help="GPUs per replica to choose among: 1,2. [default: 1; if that does not hold the model, the fewest that do, and twice as many]",
+    ),
     click.option("--dtype", type=VALUES, help="Weight dtypes to choose among: bf16,fp8. [default: the checkpoint's, else 16 bits]"),
     click.option("--kv-dtype", type=VALUES, help="KV-cache dtypes to choose among. [default: 16 bits]"),
     click.option("--attention", type=VALUES, help="Attention policies to choose among: dense,pages:64. [default: dense]"),
@@ -85,7 +89,7 @@ SECTIONS = {
         show_default=True,
         help="Also buy what the loss of one replica, or of a node, takes from each pool.",
     ),
-    click.option("--for", "for_s", type=DURATION, metavar="TIME", help="How long the load lasts: 90s, 30m, 1h. [default: for good]"),
+    click.option("--for", "for_s", type=DURATION, metavar="TIME", help="How long the load lasts: 90s, 30m, 1h. [default: without end]"),
     click.option(
         "--day",
         type=CURVE,
@@ -96,11 +100,11 @@ SECTIONS = {
         "--growth",
         type=click.FloatRange(1.0, 100.0, min_open=True),
         metavar="TIMES",
-        help="Times the load in a year from now: say what each month needs, and what to reserve.",
+        help="Load in a year over today's: print what each month needs, and what to reserve.",
     ),
-    click.option("--most-gpus", type=click.IntRange(1, 16384), default=64, show_default=True, help="No deployment has more GPUs."),
-    click.option("--inventory", type=STOCK, help="GPUs that there are: H100=16,L40S=24. Several scenarios share them in their order."),
-    click.option("--most-kw", type=click.FloatRange(0.0, min_open=True), help="Nor a higher sum of its GPUs' power limits."),
+    click.option("--most-gpus", type=click.IntRange(1, 16384), default=64, show_default=True, help="Most GPUs of a deployment."),
+    click.option("--inventory", type=STOCK, help="Available GPUs: H100=16,L40S=24. Several scenarios take from them in their order."),
+    click.option("--most-kw", type=click.FloatRange(0.0, min_open=True), help="Highest sum of the power limits of a deployment's GPUs."),
     click.option(
         "--price",
         multiple=True,
@@ -113,7 +117,7 @@ SECTIONS = {
         metavar="TIME",
         default="60s",
         show_default=True,
-        help="Answer with what is known after so many CPU seconds, of all processes together.",
+        help="CPU seconds of all processes together, after which the plan answers with what it knows.",
     ),
     click.option(
         "--workers",
@@ -121,13 +125,13 @@ SECTIONS = {
         metavar="N|ADDRESS",
         help="Processes, or the Dask scheduler at tcp://HOST:PORT or tls://HOST:PORT. [default: one per core]",
     ),
-    click.option("--compare", is_flag=True, help="Each GPU's own cheapest deployment, side by side, instead of the cheapest of all."),
-    click.option("--plot", type=click.Path(), metavar="FILE", help="Of --compare: draw tok/s per GPU over tok/s per user (PNG, SVG, PDF)."),
-    click.option("--emit", type=click.Choice(EMITS), help="Print what starts the winner instead: commands or a file of that kind."),
-    click.option("--quick", is_flag=True, help="Only the cheapest: not what more money buys, the highest rate, what to measure."),
+    click.option("--compare", is_flag=True, help="Print the cheapest deployment of each GPU side by side."),
     click.option(
-        "--progress/--no-progress", default=None, help="Say on stderr how far the search is. [default: on a terminal; else every 10 s]"
+        "--plot", type=click.Path(), metavar="FILE", help="With --compare: draw tok/s per GPU over tok/s per user (PNG, SVG, PDF)."
     ),
+    click.option("--emit", type=click.Choice(EMITS), help="Print what starts the winner: commands, or a deployment file of that kind."),
+    click.option("--quick", is_flag=True, help="Only find the cheapest; skip what more money buys, the highest rate and what to measure."),
+    click.option("--progress/--no-progress", default=None, help="Report progress on stderr. [default: on a terminal; else every 10 s]"),
     click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON."),
 )
 def PARSER() -> None:

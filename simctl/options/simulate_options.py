@@ -80,9 +80,13 @@ simulate_options = grouped(
             Setting(
                 ["--prefill-schedule-interval"], type=click.IntRange(1), default=1, show_default=True, help="Prefill once in N iterations."
             ),
-            Setting(["--engine-version"], default=NEWEST, show_default=True, help="Of vllm: its decisions and defaults."),
+            Setting(["--engine-version"], default=NEWEST, show_default=True, help="vLLM version whose decisions and defaults are used."),
             Setting(
-                ["--long-prefill-token-threshold"], type=click.IntRange(0), default=0, show_default=True, help="Prefill share cap; 0: none."
+                ["--long-prefill-token-threshold"],
+                type=click.IntRange(0),
+                default=0,
+                show_default=True,
+                help="Most tokens of one prompt per iteration; 0: no limit.",
             ),
             Setting(["--enable-chunked-prefill"], is_flag=True, default=True, help="Cut prompts at the token budget. [default: on]"),
             Setting(["--num-gpu-blocks"], type=click.IntRange(2, MOST_BLOCKS), help="KV blocks, instead of those predicted from memory."),
@@ -93,10 +97,10 @@ simulate_options = grouped(
             Setting(["--draft-model"], type=MODEL, help="Catalogue model that proposes the drafts of --engine-option draft_tokens=K."),
             Setting(["--enable-lora"], is_flag=True, help="Serve LoRA adapters."),
             Setting(["--max-lora-rank"], type=click.IntRange(1, 512), metavar="N", help="Largest rank of an adapter. [default: 16]"),
-            Setting(["--max-loras"], type=click.IntRange(1, 4096), metavar="N", help="Adapters on the GPU. [default: 1]"),
-            Setting(["--lora-share"], type=SHARE, help="Share of the requests that use one. [default: 1]"),
+            Setting(["--max-loras"], type=click.IntRange(1, 4096), metavar="N", help="Most adapters on the GPU at once. [default: 1]"),
+            Setting(["--lora-share"], type=SHARE, help="Share of the requests that use an adapter. [default: 1]"),
         ),
-        help="A setting of that engine, its own or one of these; may be repeated.",
+        help="A setting of the engine, its own or one of these; may be repeated.",
     ),
     click.option(
         "--attention", type=ATTENTION, default="dense", show_default=True, help="dense, sink-window, pages:K or blocks:K, as in what-if."
@@ -126,7 +130,7 @@ simulate_options = grouped(
         "fleet_file",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         metavar="FILE",
-        help="Pools of replicas, their network and what happens to them; for --gpu, --model, engine, --replicas and --router.",
+        help="YAML file of replica pools, their network and events, instead of --gpu, --model, engine, --replicas and --router.",
     ),
     click.option("--replicas", type=click.IntRange(1, 1024), default=1, show_default=True, help="Engines behind a router."),
     click.option(
@@ -135,21 +139,23 @@ simulate_options = grouped(
         metavar="NAME",
         default="round-robin",
         show_default=True,
-        help=f"How requests find a replica: {', '.join(ROUTERS)}, or a class's dotted path.",
+        help=f"Policy that picks a replica: {', '.join(ROUTERS)}, or a class's dotted path.",
     ),
     click.option("--router-option", multiple=True, metavar="NAME=VALUE", help="A setting of that router; may be repeated."),
     click.option(
         "--admission",
         cls=SettingGroup,
         members=(
-            Setting(["--max-queue"], type=click.IntRange(1), help="Turn requests away while this many have no first token."),
-            Setting(["--token-bucket"], type=PAIR, metavar="RATE:BURST", help="Turn away what exceeds these tokens per second and burst."),
-            Setting(["--admit-ttft"], type=float, metavar="MS", help="Turn away requests whose predicted TTFT exceeds this."),
-            Setting(["--skip-too-long"], is_flag=True, help="Count requests beyond --max-model-len as errors; else the first is refused."),
+            Setting(["--max-queue"], type=click.IntRange(1), help="Reject requests while this many wait for their first token."),
+            Setting(["--token-bucket"], type=PAIR, metavar="RATE:BURST", help="Reject requests beyond this rate and burst of tokens."),
+            Setting(["--admit-ttft"], type=float, metavar="MS", help="Reject requests whose predicted TTFT exceeds this."),
+            Setting(["--skip-too-long"], is_flag=True, help="Reject requests beyond --max-model-len; without it they are an error."),
         ),
-        help="Turn requests away; may be repeated.",
+        help="Reject requests by these limits; may be repeated.",
     ),
-    click.option("--goodput", multiple=True, metavar="NAME:MS...", help="What a good request meets: ttft:200 tpot:50 e2el:5000."),
+    click.option(
+        "--goodput", multiple=True, metavar="NAME:MS...", help="Limits in ms that a good request meets: ttft:200 tpot:50 e2el:5000."
+    ),
     click.option(
         "--goal",
         type=GOAL,
@@ -165,9 +171,9 @@ simulate_options = grouped(
         "--out",
         type=click.Path(path_type=Path),
         metavar="DIR",
-        help="Write run.nc and summary.json here, both or none; links are followed.",
+        help="Folder for run.nc and summary.json; both are written or none.",
     ),
-    click.option("--explain", is_flag=True, help="Print all figures, and what they rest on."),
+    click.option("--explain", is_flag=True, help="Print all figures, and their sources."),
     click.option("--chrome-trace", type=click.Path(), metavar="FILE", help="Write iterations and requests as a Chrome trace (Perfetto)."),
     click.option(
         "--plot", type=click.Path(), metavar="FILE", help="Draw batch, queue, KV use, TTFT and output over time (PNG, SVG or PDF)."

@@ -3,8 +3,9 @@
 import pytest
 
 from sim.cost.batch import decode_batch, mixed_batch
+from sim.cost.lora_work import KERNELS_PER_ADAPTER, KERNELS_PER_PROJECTION
 from sim.cost.work import iteration_work
-from sim.specs.lora import KERNELS_PER_ADAPTER, KERNELS_PER_PROJECTION, Lora
+from sim.specs.lora import Lora
 from sim.specs.models import get_model
 from sim.specs.precision import Precision
 from sim.study.deployment import Deployment, plan_engine
