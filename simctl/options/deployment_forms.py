@@ -21,6 +21,8 @@ from simctl.options.shell_text import MOST_BYTES, engine_in, environment_of, exp
 
 # Variables by which charts hand further flags to the server
 MORE_ARGUMENTS = ("VLLM_ADDITIONAL_ARGS", "VLLM_EXTRA_ARGS", "VLLM_ARGS", "EXTRA_ARGS", "LLAMA_ARGS", "SGLANG_ARGS")
+# llama.cpp's own, each a flag's name but for these
+LLAMA, LLAMA_FLAGS = "LLAMA_ARG_", {"N_PARALLEL": "parallel", "BATCH": "batch-size", "UBATCH": "ubatch-size", "ENDPOINT_METRICS": "metrics"}
 # How vLLM's production stack routes -> our routers
 ROUTING = {"roundrobin": "round-robin", "prefixaware": "prefix-affinity", "kvaware": "prefix-affinity"}
 _NO_CONTAINER = ("image", "command", "args", "services", "kind", "pools")
@@ -113,6 +115,28 @@ def with_runtimes(documents: Sequence[Any]) -> list[Any]:
     return [each for each in found if not any(each is one for one in used)]
 
 
+def with_config_maps(documents: Sequence[Any]) -> list[Any]:
+    """The documents, variables that a container takes from a ConfigMap among them in its `env`."""
+    maps = {_at(each, "metadata", "name"): each.get("data") or {} for each in documents if _at(each, "kind") == "ConfigMap"}
+    return [_from_maps(each, maps) for each in documents] if maps else list(documents)
+
+
+def _from_maps(value: Any, maps: Mapping[Any, Mapping[str, Any]]) -> Any:
+    if isinstance(value, list):
+        return [_from_maps(each, maps) for each in value]
+    if not isinstance(value, dict):
+        return value
+    value = {key: _from_maps(each, maps) for key, each in value.items()}
+    if isinstance(chosen := _at(value, "valueFrom", "configMapKeyRef"), dict):
+        text = maps.get(chosen.get("name"), {}).get(str(chosen.get("key")))
+        return value if text is None else {"name": value.get("name"), "value": text}
+    taken = [maps.get(_at(each, "configMapRef", "name"), {}) for each in _listed(value.get("envFrom"))]
+    if any(taken):
+        named = [{"name": name, "value": text} for data in taken for name, text in data.items()]
+        value["env"] = [*named, *_listed(value.get("env"))]
+    return value
+
+
 def _at(value: Any, *names: str) -> Any:
     for name in names:
         value = value.get(name) if isinstance(value, dict) else None
@@ -175,9 +199,15 @@ def _reduced(name: str, value: Any, root: Mapping[str, Any]) -> Any:
         value["replicas"] = value["scale"]
     if root.get("kind") == "LLMInferenceService" and isinstance(value.get("model"), dict) and "uri" in value["model"]:
         value = _llm_inference_service(value)
-    more = [setting for variable, setting in environment(value).items() if variable in MORE_ARGUMENTS]
+    own = environment(value)
+    more = [setting for variable, setting in own.items() if variable in MORE_ARGUMENTS]
     if more:
         value["args"] = [*_listed(value.get("args")), *" ".join(more).split()]
+    if "llama.cpp:" in str(value.get("image")) and (given := {each: own.pop(each) for each in [*own] if each.startswith(LLAMA)}):
+        value = {key: each for key, each in value.items() if key != "env"} | {"environment": own}
+        flags = {LLAMA_FLAGS.get(flag := each.removeprefix(LLAMA), flag): text for each, text in given.items()}
+        before = [f"--{flag.lower().replace('_', '-')}={text}" for flag, text in flags.items()]
+        value["args"] = [*before, *_listed(value.get("args") or value.pop("command", None))]
     return value
 
 

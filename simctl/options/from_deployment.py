@@ -23,7 +23,7 @@ from sim.errors import UsageError
 from sim.files import text_of
 from sim.specs.models import get_model
 from sim.yaml_text import read_yaml
-from simctl.options.deployment_forms import MORE_ARGUMENTS, canonical, environment, flags_of, with_runtimes
+from simctl.options.deployment_forms import MORE_ARGUMENTS, canonical, environment, flags_of, with_config_maps, with_runtimes
 from simctl.options.shell_text import MOST_BYTES, Command, commands, engine_in, environment_of, unset_in
 from simctl.options.unit_files import dockerfile_commands, unit_commands
 
@@ -51,6 +51,7 @@ NOT_READ = {
     r"\A.*\.py$": "a Python program, which is not run: give a file with the command that it starts",
     r"\A.*\.pbtxt$": "a model of Triton, whose engine is built elsewhere: give the command of a vLLM, SGLang or llama.cpp server",
     r"\A.*\.(nomad|hcl|tf)$|^\s*(job|resource)\s+\".*\{\s*$": "HCL (Nomad, Terraform) is not read: give the command that it starts",
+    r"^apiVersion:\s*kaito\.sh/": "a preset of KAITO brings settings of its own: give the command that its pod starts",
     r"nvidia\.com/mig-\d|\bMIG-[0-9a-f]": (
         "a slice of a card (MIG) is not simulated; as a card of its own, a YAML file for --gpu describes it"
     ),
@@ -60,7 +61,7 @@ NO_SERVER = "no `vllm serve`, SGLang or llama-server in it: neither a command li
 POWER = "the rates are those of cards at their own limit; take it out to ask for that"
 MOST_COPIES = 1024
 ROLES = ("prefill", "decode")
-LABELS = ("simctl/role", "llm-d.ai/role", "type", "subComponentType")
+LABELS = ("simctl/role", "llm-d.ai/role", "type", "subComponentType", "name")
 OF_ONE = ("replicas", "minReplicas", "parallelism")  # what a mapping says of its own server, not of the prefill inside of it
 SETS = "a .env beside the file may set it"
 LMCACHE_GB = 5.0  # host memory of a rank, where no setting gives it
@@ -175,7 +176,7 @@ def documents_of(path: Path, text: str) -> list[Any]:
         group, _, version = str(document.get("apiVersion", "") if isinstance(document, dict) else "").rpartition("/")
         if version not in VERSIONS.get(group, (version,)):
             raise UsageError(f"{name}: {group}/{version} is not read; versions read are {', '.join(VERSIONS[group])}")
-    return [canonical(name, document, path.parent) for document in with_runtimes(documents)]
+    return [canonical(name, document, path.parent) for document in with_runtimes(with_config_maps(documents))]
 
 
 def read_server(name: str, documents: Sequence[Any]) -> Found:
@@ -416,6 +417,8 @@ def _replicas_around(name: str, each: Mapping[str, Any], found: Found) -> None:
         }
     for key in ("replicas", "minReplicas", "num_replicas", "replicaCount"):  # of what holds the server, not of a router beside it
         if isinstance(own, dict) and isinstance(own.get(key), int) and own[key] > 0 and commands_of(name, each):
+            if each.get("name") in ROLES:  # of a group of roles, of which there may be several
+                found.options["replicas"] = own[key] * found.options.get("replicas", 1)
             found.options.setdefault("replicas", own[key])
     scaled = own if isinstance(own, dict) and "maxReplicas" in own else each
     if isinstance(scaled.get("maxReplicas"), int) and scaled["maxReplicas"] != scaled.get("minReplicas"):

@@ -303,6 +303,52 @@ def test_roles_of_several_documents_are_no_one_server(tmp_path):
         read(tmp_path, "roles.yaml", "---\n".join(one.replace("ROLE", role) for role in ("decode", "prefill")))
 
 
+def test_a_group_of_roles_is_there_as_often_as_it_says(tmp_path):
+    (file := tmp_path / "storm.yaml").write_text("""
+kind: StormService
+spec:
+  replicas: 2
+  template:
+    spec:
+      roles:
+      - {name: prefill, replicas: 3, template: {spec: {containers: [{command: [vllm, serve, Qwen/Qwen3-8B]}]}}}
+      - {name: decode, replicas: 1, template: {spec: {containers: [{command: [vllm, serve, Qwen/Qwen3-8B]}]}}}
+""")
+    pools = pools_of(file, file.read_text())["pools"]
+    assert [(pool["role"], pool.get("replicas", 1)) for pool in pools] == [("prefill", 6), ("decode", 2)]
+
+
+def test_variables_of_a_config_map_are_put_in(tmp_path):
+    text = """
+kind: ConfigMap
+metadata: {name: a}
+data: {MODEL: Qwen/Qwen3-8B, LENGTH: "8192"}
+---
+kind: Deployment
+spec:
+  template:
+    spec:
+      containers:
+      - image: vllm/vllm-openai:latest
+        args: ["--model", $(MODEL), "--max-model-len", $(LENGTH), "--max-num-seqs", $(SEQS)]
+        envFrom: [{configMapRef: {name: a}}]
+        env: [{name: SEQS, valueFrom: {configMapKeyRef: {name: b, key: seqs}}}, {name: LENGTH, value: "4096"}]
+---
+kind: ConfigMap
+metadata: {name: b}
+data: {seqs: 12}
+"""
+    options = read(tmp_path, "all.yaml", text).options
+    assert (options["model"], options["max_model_len"], options["max_num_seqs"]) == ("Qwen/Qwen3-8B", "4096", "12")
+
+
+def test_variables_of_llama_cpp_are_its_flags(tmp_path):
+    given = "{LLAMA_ARG_MODEL: /m/Qwen3-8B-Q4_K_M.gguf, LLAMA_ARG_CTX_SIZE: 16384, LLAMA_ARG_N_PARALLEL: 2, LLAMA_ARG_N_GPU_LAYERS: 99}"
+    text = f"services:\n  a:\n    image: ghcr.io/ggml-org/llama.cpp:server-cuda\n    environment: {given}\n"
+    options = read(tmp_path, "compose.yml", text).options
+    assert options == {"engine": "llamacpp", "model": "Qwen3-8B", "dtype": "q4_k_m", "max_model_len": "8192", "max_num_seqs": 2}
+
+
 def test_a_chart_names_flags_of_adapters_in_its_own_case(tmp_path):
     model = "{name: a, modelURL: Qwen/Qwen3-8B, replicaCount: 1, vllmConfig: {enableLoRA: true, maxLoras: 4, maxLoraRank: 32}}"
     options = read(tmp_path, "values.yaml", f"servingEngineSpec: {{modelSpec: [{model}]}}").options
