@@ -84,7 +84,7 @@ demo: $(VENV)/.base
 	$(BIN)/simctl simulate --gpu H100 --model Llama-3.1-8B --num-prompts 200 --request-rate 8 --random-input-len 1200 --random-output-len 200 --out out/demo > /dev/null
 	$(BIN)/simctl report out/demo -o out/demo.html
 	@echo 'Open out/demo.html in a browser: what latency do 200 chats see on one H100?'
-	@echo 'make compile (half a minute, once) makes the machine code that long simulations are some ten times as fast with.'
+	@echo 'make compile (six seconds, once) makes the machine code that long simulations are some ten times as fast with.'
 
 # Two minutes for newcomers: formula, prices, workloads, what-if, without the samplers. make test has the rest.
 check: $(VENV)/.check

@@ -72,7 +72,7 @@ def additions_s() -> float:
 
 def measure(options: str, plain: bool) -> tuple[float, float]:
     """(CPU seconds, megabytes) of a process."""
-    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": ""} | ({"SIMCTL_NO_NUMBA": "1"} if plain else {})
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": ""} | ({"SIMCTL_NO_MACHINE_CODE": "1"} if plain else {})
     served_by = "" if "--fleet" in options else H100
     process = subprocess.Popen(f"{COMMAND} {served_by} {options}".split(), stdout=subprocess.DEVNULL, env=environment)
     _, status, usage = os.wait4(process.pid, 0)

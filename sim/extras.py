@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import shlex
 from pathlib import Path
 
@@ -14,6 +13,8 @@ def install_hint(extra: str) -> str:
     """The pip command that installs an extra: of the checkout that runs, else of the packages that an installed wheel asks for."""
     if (ROOT / "pyproject.toml").is_file():
         return f"pip install -e {shlex.quote(f'{ROOT}[{extra}]')}"
+    import importlib.metadata  # it takes as long to load as a twentieth of a short question
+
     try:
         requirements = importlib.metadata.requires(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:

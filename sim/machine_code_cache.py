@@ -22,7 +22,7 @@ from typing import NamedTuple
 from sim.errors import SimctlError
 from sim.files import cache_home, replacing
 
-MOST_BYTES = 256 << 20  # of all folders: one is 2 to 3 MB, made anew for every version of the formula, of Python and of the processor
+MOST_BYTES = 256 << 20  # of all folders: one is 0.2 MB, made anew for every version of the formula, of Python and of the processor
 _MARK = b"simctl machine code 1 "
 _HEADER = len(_MARK) + 64 + 1
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
@@ -42,7 +42,7 @@ class Entry(NamedTuple):
 def root() -> Path | None:
     """The folder of the cache, there or not; None where this user has no home."""
     home = cache_home()
-    return None if home is None else home / "numba"
+    return None if home is None else home / "machine-code"
 
 
 def read(path: Path) -> bytes | None:

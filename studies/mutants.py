@@ -190,7 +190,7 @@ def _ran(part: str, copy: Path, tests: Sequence[str], seconds: float, *more: str
 
 def _environment(part: str, copy: Path) -> dict[str, str]:
     same = {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", FINGERPRINT: formula_fingerprint()}
-    return {**os.environ, **same, **({} if PARTS[part].compiled else {"SIMCTL_NO_NUMBA": "1"})}
+    return {**os.environ, **same, **({} if PARTS[part].compiled else {"SIMCTL_NO_MACHINE_CODE": "1"})}
 
 
 @program("studies.mutants")

@@ -1,4 +1,4 @@
-"""Machine code of the engine in rows and its fleet, compiled ahead: `python -m sim.cluster.compile_fleet`, half a minute once."""
+"""Machine code of the engine in rows and its fleet, compiled ahead: `python -m sim.cluster.compile_fleet`, six seconds once."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The engine in rows and its fleet compiled with numba, where that is installed and the work is worth its start-up.
+"""The engine in rows and its fleet as machine code, where llvmlite is installed and the work is worth its start-up.
 
-What is compiled is the plain source: the code objects of sim.engine.rows, and of the formula's own functions, with each other in place of
-the plain ones. The machine code needs nothing but `pow` of the C library. It is kept in a cache and loaded without numba, whose import
-takes longer than most runs. A digest of these code objects and of the constants that they read names it: no change is missed, and none of
-a comment, of another function of their files or of the checkout's place makes it again.
+What is compiled is the plain source (sim.machine_code): the functions of sim.engine.rows, and the formula's own. The machine code
+needs nothing but `pow` of the C library. It is kept in a cache and loaded without LLVM. A digest of the functions' code objects, of the
+constants that they read and of the compiler names it: no change is missed, and none of a comment, of another function of their files or of
+the checkout's place makes it again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from itertools import takewhile
@@ -54,12 +54,12 @@ from sim.errors import SimctlError
 from sim.files import scratch_folder
 from sim.workload.trace import Trace
 
-# Output tokens at which plain Python takes as long as loading machine code does (a tenth of a second), or making it (half a minute).
+# Output tokens at which plain Python takes as long as loading machine code does (a tenth of a second), or making it (five).
 # A request takes as long as so many, however short its answer.
 TOKENS_OF_A_REQUEST = 200
 WORTH_TOKENS = 50_000
-WORTH_MAKING = 25_000_000
-OFF = "SIMCTL_NO_NUMBA"  # set: plain Python always
+WORTH_MAKING = 3_000_000
+OFF = "SIMCTL_NO_MACHINE_CODE"  # set: plain Python always
 
 _FORMULA: tuple[Any, ...] = (
     smooth.smooth_max,
@@ -82,14 +82,10 @@ _FORMULA: tuple[Any, ...] = (
     iteration.staged_s,
     ticks.to_ticks,
 )
-# modules of the engine, those that are called before those that call them
 _ENGINE = (log, kv, radix, sending, waiting, shares, steady, drafts, offload, vllm, sglang, llamacpp, parts, micro_batches, price, loop)
 _FLEET = (fleet_state, fleet_events, fleet_routes, fleet_moves, fleet_rooms, fleet_core)
 
-# nothing is allocated: no references are counted
-_HOW: dict[str, Any] = {"error_model": "numpy", "_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-_PASSED = "columns by address"  # how machine code gets them (sim.engine.machine_columns): another way is another name in the cache
-_BLOCK = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
+_BLOCK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 _loaded: dict[str, Any] = {}  # by layout of the columns
 _tokens_so_far = [0]  # output tokens so far: a study of many small runs loads machine code as one long run does
 
@@ -101,7 +97,7 @@ def available() -> bool:
 
 @cache
 def _installed() -> bool:
-    return find_spec("numba") is not None
+    return find_spec("llvmlite") is not None
 
 
 def worth(trace: Trace) -> bool:
@@ -137,20 +133,17 @@ def resolved(w: fleet_state.Pools, given: Given, others: Given) -> Callable[...,
     """sim.cluster.fleet_core.serve_fleet for these very arguments, compiled now or read from the cache."""
     records, columns = [np.array(each) for each in (*given, *others)], list(_flat(w))
     layout = _layout(w.entry._fields, *(each.dtype for each in (*columns, *records)))
-    result, error = ctypes.c_int64(), ctypes.c_void_p()
     assert all(each.flags.c_contiguous and each.ndim == 1 for each in columns)
-    words = np.array([word for each in columns for word in (each.ctypes.data, each.size)], dtype=np.int64)
-    arguments = ctypes.addressof(result), ctypes.addressof(error), words.ctypes.data, *(each.ctypes.data for each in records)
-    block = np.array(arguments, dtype=np.int64)
+    addresses = np.array([each.ctypes.data for each in columns], dtype=np.int64)
+    block = np.array([each.ctypes.data for each in (addresses, *records)], dtype=np.int64)
     if layout not in _loaded:
-        _loaded[layout] = _from_cache(layout, len(block), lambda: _made(w, given, others))
+        _loaded[layout] = _from_cache(layout, lambda: _made(w, records))
     function, address = _loaded[layout], block.ctypes.data
-    keeps_alive = w, records, block, error, columns, words
+    keeps_alive = w, records, block, columns, addresses
 
     def serve(*_same: Any) -> int:
-        if function(address):
-            raise RuntimeError(f"machine code failed on {len(keeps_alive)} columns")
-        return result.value
+        assert keeps_alive
+        return int(function(address))
 
     return serve
 
@@ -162,15 +155,14 @@ def _layout(*names_and_types: Any) -> str:
     return hashlib.sha256(str(parts).encode()).hexdigest()[:8]
 
 
-def _from_cache(layout: str, words: int, make: Callable[[], bytes]) -> Any:
+def _from_cache(layout: str, make: Callable[[], bytes]) -> Any:
     """The function of a layout: of its library or its object file, made where neither is cached; a cache that takes no file is passed over.
 
-    It is called with the address of its arguments, so many words. A library linked of an object file loads without LLVM, the sooner by
-    40 ms.
+    It is called with the address of its arguments. A library linked of an object file loads without LLVM, the sooner by 40 ms.
     """
     folder = cache_directory()
     if folder is None:
-        return _linked(make(), words, None)
+        return _linked(make(), None)
     library, kept = folder / f"{layout}.library", folder / f"{layout}.object"
     if (content := machine_code_cache.read(library)) and (function := _of_library(content)):
         return function
@@ -179,29 +171,35 @@ def _from_cache(layout: str, words: int, make: Callable[[], bytes]) -> Any:
         code = make()
         with suppress(OSError):
             machine_code_cache.keep(kept, code)
-    return _linked(code, words, library)
+    return _linked(code, library)
 
 
-def _linked(made: bytes, words: int, library: Path | None) -> Any:
-    """The function of a line with its name, then an object file; kept as `library`, where there is a linker."""
-    import llvmlite.binding as llvm
-
-    name, _, code = made.partition(b"\n")
-    call = _call(name.decode(), words)
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
-    if library is not None and (linked := _link(library, code, machine.emit_object(llvm.parse_assembly(call)))):
+def _linked(code: bytes, library: Path | None) -> Any:
+    """The function of an object file; kept as `library`, where there is a linker."""
+    if library is not None and (linked := _link(library, code)):
         with suppress(OSError):
             machine_code_cache.keep(library, linked)
         if function := _of_library(linked):
             return function
-    jit = llvm.create_lljit_compiler(machine)
-    builder = llvm.JITLibraryBuilder().add_object_img(code).add_ir(call).add_current_process().export_symbol("from_block")
-    owner = builder.link(jit, "simctl")
+    import llvmlite.binding as llvm
+
+    jit = llvm.create_lljit_compiler(_target())
+    owner = llvm.JITLibraryBuilder().add_object_img(code).add_current_process().export_symbol("from_block").link(jit, "simctl")
     function = _BLOCK(owner["from_block"])
     function.owners = owner, jit  # type: ignore[attr-defined]  # whose end would be that of the code
     return function
+
+
+def _target() -> Any:
+    """This machine, as LLVM knows it."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    features = llvm.get_host_cpu_features().flatten()
+    return llvm.Target.from_default_triple().create_target_machine(
+        llvm.get_host_cpu_name(), features, opt=2, reloc="pic", codemodel="default"
+    )
 
 
 def _of_library(content: bytes) -> Any:
@@ -212,102 +210,32 @@ def _of_library(content: bytes) -> Any:
         return None
 
 
-def _call(name: str, words: int) -> str:
-    """LLVM of a function that calls `name` with the words of a block."""
-    loads = "".join(f"%p{i} = getelementptr i64, ptr %block, i64 {i}\n%a{i} = load i64, ptr %p{i}\n" for i in range(words))
-    passed = ", ".join(f"i64 %a{i}" for i in range(words))
-    return f"""declare i32 @"{name}"({", ".join(["i64"] * words)})
-        define i32 @from_block(ptr %block) {{
-        {loads} %status = call i32 @"{name}"({passed})
-        ret i32 %status }}"""
-
-
-def _link(library: Path, *objects: bytes) -> bytes | None:
-    """Content of a library of these, if the system's linker makes one."""
+def _link(library: Path, code: bytes) -> bytes | None:
+    """Content of a library of an object file, if the system's linker makes one."""
     import subprocess
 
     if not shutil.which("cc"):
         return None
     with suppress(OSError, subprocess.SubprocessError), scratch_folder(library) as folder:
-        files = [folder / f"{number}.o" for number in range(len(objects))]
-        for file, content in zip(files, objects, strict=True):
-            file.write_bytes(content)
-        made = folder / "code.so"
-        subprocess.run(["cc", "-shared", "-o", made, *files, "-lm"], check=True, capture_output=True, timeout=60)
+        made, file = folder / "code.so", folder / "code.o"
+        file.write_bytes(code)
+        subprocess.run(["cc", "-shared", "-o", made, file, "-lm"], check=True, capture_output=True, timeout=60)
         return made.read_bytes()
     return None
 
 
-def _made(w: fleet_state.Pools, given: Given, others: Given) -> bytes:
+def _made(w: fleet_state.Pools, records: list[Any]) -> bytes:
     """Such a file's content, for columns of these types."""
-    import numba
+    import llvmlite.binding as llvm
 
-    from sim.engine.machine_columns import Columns
+    from sim.machine_code import Record, assembly, columns_of
 
-    padding = _padding()
-
-    def padding_of(tokens: float) -> float:
-        return padding[int(tokens)] if tokens <= GRAPH_TOKENS else 0.0
-
-    found: dict[Any, Any] = {captured_padding: numba.njit(padding_of, **_HOW)}
-    for function in _compilable():
-        names = function.__globals__
-        space = names | {name: found[each] for name, each in names.items() if isinstance(each, FunctionType) and each in found}
-        found[function] = numba.njit(FunctionType(function.__code__, space, function.__name__, function.__defaults__), **_HOW)
-    kinds = (Columns(w), *map(numba.typeof, (*given, *others)))
-    with _optimised_once():
-        found[_whole_simulator].compile(kinds)
-    made = found[_whole_simulator].overloads[kinds]
-    _, _, (code, _) = made.library.serialize_using_object_code()
-    return bytes(made.fndesc.llvm_func_name.encode() + b"\n" + code)
-
-
-@contextmanager
-def _optimised_once() -> Iterator[None]:
-    """Optimise and emit the whole once. numba does so for every function with all that it calls, which takes twice as long; where its
-    parts have other names than here, it does.
-    """
-    from numba.core import codegen, cpu
-
-    owners: tuple[tuple[Any, str], ...] = (
-        (getattr(codegen, "CPUCodeLibrary", None), "_optimize_final_module"),
-        (getattr(codegen, "CPUCodeLibrary", None), "_finalize_final_module"),
-        (getattr(cpu, "CPUContext", None), "get_executable"),
-    )
-    kept: list[tuple[Any, str, Any]] = [(owner, name, getattr(owner, name, None)) for owner, name in owners]
-    if any(method is None for _, _, method in kept):
-        yield
-        return
-
-    def only_whole(method: Any, otherwise: Any = None) -> Any:
-        def found(self: Any, *given: Any) -> Any:
-            library = given[0] if given else self
-            if _whole_simulator.__name__ in library.name:
-                return method(self, *given)
-            return otherwise(library) if otherwise else None
-
-        return found
-
-    def unfinished(library: Any) -> None:
-        library._finalized = True
-
-    def never_called(library: Any) -> Any:
-        return [library].append  # a function of C that is like no other: it stands for one that Python would call
-
-    def optimised(library: Any) -> None:
-        for function in library._final_module.functions:
-            if not function.is_declaration and _whole_simulator.__name__ not in function.name:
-                function.linkage = "internal"  # called from here alone: to be inlined, and then dropped
-        kept[0][2](library)
-
-    made = (only_whole(optimised), only_whole(kept[1][2], unfinished), only_whole(kept[2][2], never_called))
-    for (owner, name, _), method in zip(kept, made, strict=True):
-        setattr(owner, name, method)
-    try:
-        yield
-    finally:
-        for owner, name, method in kept:
-            setattr(owner, name, method)
+    machine, kinds = _target(), (columns_of(w), *(Record(each.dtype) for each in records))
+    module = llvm.parse_assembly(assembly(_whole_simulator, kinds, {captured_padding: _padding_of}, set(_compilable())))
+    module.verify()
+    passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=2))
+    passes.getModulePassManager().run(module, passes)
+    return bytes(machine.emit_object(module))
 
 
 def _whole_simulator(
@@ -323,34 +251,18 @@ def _flat(columns: Any) -> Iterator[Any]:
 
 
 def _compilable() -> Iterator[Any]:
-    """All functions that are compiled, those that are called before those that call them."""
-    yield from _FORMULA
+    """All functions that are compiled."""
+    yield from (*_FORMULA, _padding_of, _whole_simulator)
     for module in (*_ENGINE, *_FLEET):
-        yield from _functions(module)
-    yield _whole_simulator
+        yield from (each for each in vars(module).values() if isinstance(each, FunctionType) and each.__module__ == module.__name__)
 
 
-@cache
-def _padding() -> Any:
-    return np.array([captured_padding(float(tokens)) for tokens in range(GRAPH_TOKENS + 1)])
+_PADDINGS = np.array([captured_padding(float(tokens)) for tokens in range(GRAPH_TOKENS + 1)])
 
 
-def _functions(module: Any) -> list[FunctionType]:
-    """The functions of a module, those that are called before those that call them."""
-    own = {name: each for name, each in vars(module).items() if isinstance(each, FunctionType) and each.__module__ == module.__name__}
-    ordered: dict[str, FunctionType] = {}
-
-    def visit(name: str) -> None:
-        if name in ordered:
-            return
-        for called in own[name].__code__.co_names:
-            if called in own and called != name:
-                visit(called)
-        ordered[name] = own[name]
-
-    for name in own:
-        visit(name)
-    return list(ordered.values())
+def _padding_of(tokens: float) -> float:
+    """sim.cost.graphs.captured_padding, looked up."""
+    return _PADDINGS[int(tokens)] if tokens <= GRAPH_TOKENS else 0.0
 
 
 @cache
@@ -368,7 +280,8 @@ def _machine() -> str:
 def cache_directory() -> Path | None:
     """Where machine code of these very sources is kept; None where this user has no home."""
     root = machine_code_cache.root()
-    digest = hashlib.sha256(f"{_machine()} {sys.version} {_HOW} {_PASSED} {_padding().tobytes().hex()}".encode())
+    digest = hashlib.sha256(f"{_machine()} {sys.version} {_PADDINGS.tobytes().hex()}".encode())
+    digest.update(Path(machine_code_cache.__file__).with_name("machine_code.py").read_bytes())
     for function in _compilable():
         digest.update(f"{function.__name__} {function.__defaults__} {_meaning(function)}".encode())
     return root and root / digest.hexdigest()[:16]

@@ -13,8 +13,8 @@ import click
 def command(clear: bool, as_json: bool) -> None:
     """Show or clear the cache of machine code.
 
-    It is kept in $XDG_CACHE_HOME/simctl/numba, or in ~/.cache. Only files of your own that nobody else can write are used, and only if
-    they equal their digest. Folders that were used longest ago go when it is full.
+    It is kept in $XDG_CACHE_HOME/simctl/machine-code, or in ~/.cache. Only files of your own that nobody else can write are used,
+    and only if they equal their digest. Folders that were used longest ago go when it is full.
     """
     from sim import machine_code_cache
     from sim.cluster.compiled import cache_directory

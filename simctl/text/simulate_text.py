@@ -109,7 +109,7 @@ def uncompiled(run: Run) -> str:
     if runs * int(run.study.workload.trace.output_tokens.sum()) < SLOW_TOKENS or run.event_by_event:
         return ""
     if not compiled.available():
-        return f"simulated without machine code, which is several times as fast: numba is not there, or {compiled.OFF} is set"
+        return f"simulated without machine code, which is several times as fast: llvmlite is not there, or {compiled.OFF} is set"
     compiled.warm.cache_clear()  # it may have been made meanwhile
     if compiled.warm():
         return ""

@@ -18,10 +18,7 @@ SOURCE = """
     #include <stdio.h>
     #include <stdlib.h>
     #include <stdint.h>
-    int32_t own(int64_t word) { return 42; }
-    #ifdef LIBRARY
-    int32_t from_block(void *block) { return 42; }
-    #endif
+    int64_t from_block(void *block) { return 42; }
     #ifdef FOREIGN
     __attribute__((constructor)) static void planted(void) { fclose(fopen(FOREIGN, "w")); }
     #endif
@@ -86,12 +83,12 @@ def _of_another_user(path, draw):
 
 @needs_compiler
 def test_two_hundred_damages_load_nothing(tmp_path):
-    own, mark = built(tmp_path, "-shared", "-DLIBRARY"), tmp_path / "foreign code ran"
-    foreign = built(tmp_path, "-shared", "-DLIBRARY", f'-DFOREIGN="{mark}"')
+    own, mark = built(tmp_path, "-shared"), tmp_path / "foreign code ran"
+    foreign = built(tmp_path, "-shared", f'-DFOREIGN="{mark}"')
     ways = [_flip, _truncate, _overwrite, _append, _replaced(foreign), _no_file, *([_of_another_user] if os.geteuid() == 0 else [])]
     draw = random.Random(54)
     for number in range(200):
-        path = tmp_path / "cache" / "simctl" / "numba" / f"{number}" / "code.library"
+        path = tmp_path / "cache" / "simctl" / "machine-code" / f"{number}" / "code.library"
         machine_code_cache.keep(path, own)
         assert machine_code_cache.read(path) == own
         draw.choice(ways)(path, draw)
@@ -99,26 +96,26 @@ def test_two_hundred_damages_load_nothing(tmp_path):
             machine_code_cache.library(content)
             pytest.fail(f"damage {number} was read")
     assert not mark.exists()
-    function = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)(("from_block", machine_code_cache.library(own)))
+    function = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(("from_block", machine_code_cache.library(own)))
     assert function(None) == 42
 
 
 @needs_compiler
-@pytest.mark.skipif(not compiled.available(), reason="numba is not installed")
+@pytest.mark.skipif(not compiled.available(), reason="llvmlite is not installed")
 @pytest.mark.parametrize("damaged", [(), ("library",), ("object",), ("library", "object")], ids="-".join)
 def test_what_is_damaged_is_made_again(tmp_path, monkeypatch, damaged):
-    folder, made = tmp_path / "simctl" / "numba" / "version", []
+    folder, made = tmp_path / "simctl" / "machine-code" / "version", []
     monkeypatch.setattr(compiled, "cache_directory", lambda: folder)
-    code = b"own\n" + built(tmp_path, "-c")
+    code = built(tmp_path, "-c")
 
     def make():
         made.append(1)
         return code
 
-    compiled._from_cache("layout", 1, make)
+    compiled._from_cache("layout", make)
     for name in damaged:
         os.truncate(folder / f"layout.{name}", 300)
-    function = compiled._from_cache("layout", 1, make)
+    function = compiled._from_cache("layout", make)
     assert function(ctypes.addressof(ctypes.c_int64())) == 42
     assert len(made) == 1 + (len(damaged) == 2)
     if "library" in damaged:
@@ -148,7 +145,7 @@ def test_the_command_shows_what_is_not_used_and_clears_it(tmp_path, monkeypatch)
 
 
 def test_no_folder_is_refused_before_the_work(tmp_path, monkeypatch):
-    monkeypatch.setattr(compiled, "cache_directory", lambda: tmp_path / "simctl" / "numba" / "version")
+    monkeypatch.setattr(compiled, "cache_directory", lambda: tmp_path / "simctl" / "machine-code" / "version")
     (tmp_path / "simctl").write_text("in its way")
     with pytest.raises(SimctlError, match=r"machine code cannot be kept in .*simctl"):
         compiled.checked_cache()

@@ -238,7 +238,7 @@ def test_same_requests_of_five_thousand_workloads(case: Case) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not compiled.available(), reason="numba is not installed")
+@pytest.mark.skipif(not compiled.available(), reason="llvmlite is not installed")
 @settings(max_examples=1000)
 @given(cases())
 def test_same_requests_of_a_thousand_workloads_compiled(case: Case) -> None:

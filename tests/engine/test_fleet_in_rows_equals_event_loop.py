@@ -314,7 +314,7 @@ def test_same_run_of_ten_thousand_workloads(case: Case) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not compiled.available(), reason="numba is not installed")
+@pytest.mark.skipif(not compiled.available(), reason="llvmlite is not installed")
 @settings(max_examples=2_000)
 @given(cases() | moving() | apart())
 def test_same_run_of_two_thousand_workloads_compiled(case: Case) -> None:

@@ -1,5 +1,6 @@
 """What a message says to install works from a checkout and from a wheel: the checkout's extra, or the packages the wheel asks for."""
 
+import importlib.metadata
 import tomllib
 
 import pytest
@@ -15,7 +16,7 @@ def test_a_checkout_names_itself_and_a_wheel_its_packages(extra, monkeypatch, tm
     assert extras.install_hint(extra) == f"pip install -e '{ROOT}[{extra}]'"
     monkeypatch.setattr(extras, "ROOT", tmp_path)
     told = [f"{name.partition(';')[0]}; extra == '{key}'" for key, names in EXTRAS.items() for name in names]
-    monkeypatch.setattr(extras.importlib.metadata, "requires", lambda name: ["numpy>=2", *told])
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: ["numpy>=2", *told])
     hint = extras.install_hint(extra)
     assert "llm-simctl[" not in hint
     assert all(name.partition(";")[0].strip() in hint for name in EXTRAS[extra])
