@@ -24,8 +24,8 @@ class Synthetic:
     """`num_prompts` calls of `input_tokens` new tokens in and `output_tokens` out.
 
     Lengths are fixed, log-normal with these means and the coefficient of variation `length_cv`, or uniform within `range_ratio` of them.
-    `prefix_tokens` are a system prompt
-    that all share, in front of the input. With `turns` > 1, calls form sessions of that many: each turn's prompt is all that was said
+    `prefix_tokens` are a system prompt in front of the input, of which there are `prefixes`: sessions (single calls) have one each, as many
+    of every one as can be, in random order. With `turns` > 1, calls form sessions of that many: each turn's prompt is all that was said
     before plus its input, sent after the previous turn has finished and a think time, exponential with mean `think_s`.
     Rate (or rate curve) and burstiness are those of the sessions' (single calls') starts. `most_tokens` is the longest prompt and output
     that the engine takes (None: any): a session that outgrows it is found before the rest is drawn.
@@ -42,6 +42,7 @@ class Synthetic:
     burstiness: float = 1.0
     most_tokens: int | None = None
     range_ratio: float = 0.0
+    prefixes: int = 1
 
     @property
     def calls(self) -> float:
@@ -81,11 +82,11 @@ def draw(spec: Synthetic, rng: np.random.Generator) -> Trace:
     inputs = draw_lengths(spec.input_tokens, spec.length_cv, spec.num_prompts, rng, spec.range_ratio)
     outputs = draw_lengths(spec.output_tokens, spec.length_cv, spec.num_prompts, rng, spec.range_ratio)
     pauses = rng.exponential(spec.think_s, size=spec.num_prompts) if spec.think_s else np.zeros(spec.num_prompts)
-    system: Content | None = SystemPrompt("system", spec.prefix_tokens) if spec.prefix_tokens else None
+    systems = _systems(spec, rng)
     if spec.turns == 1 and max(inputs.max() + spec.prefix_tokens, outputs.max()) <= MAX_TOKENS:
         count = spec.num_prompts
         none, ids = np.zeros(count), list(map(str, range(count)))
-        calls = Trace(none, inputs + spec.prefix_tokens, outputs, none, ids, [None] * count, array("q", bytes(8 * count)), [system] * count)
+        calls = Trace(none, inputs + spec.prefix_tokens, outputs, none, ids, [None] * count, array("q", bytes(8 * count)), systems)
         return with_arrivals(calls, spec.rate_per_s, spec.burstiness, rng)
     builder = TraceBuilder("synthetic")
     context = 0
@@ -100,7 +101,7 @@ def draw(spec: Synthetic, rng: np.random.Generator) -> Trace:
             session_id=str(i // spec.turns) if spec.turns > 1 else None,
             turn=turn,
             think_s=pause if turn else 0.0,
-            content=Grown(context) if turn else system,
+            content=Grown(context) if turn else systems[i // spec.turns],
         )
         context = before + prompt_n + output_n
         if turn and spec.most_tokens is not None and context > spec.most_tokens:
@@ -109,6 +110,21 @@ def draw(spec: Synthetic, rng: np.random.Generator) -> Trace:
                 f"more than max_model_len {spec.most_tokens}"
             )
     return with_arrivals(builder.build(), spec.rate_per_s, spec.burstiness, rng)
+
+
+def _systems(spec: Synthetic, rng: np.random.Generator) -> list[Content | None]:
+    """The system prompt of each session, as a call of its own is one. UsageError for more of them than sessions, or for none in length."""
+    sessions = -(-spec.num_prompts // spec.turns)
+    if not 1 <= spec.prefixes <= sessions:
+        raise UsageError(f"the number of prefixes must be 1 to the {sessions} sessions or single requests, got {spec.prefixes}")
+    if not spec.prefix_tokens:
+        if spec.prefixes > 1:
+            raise UsageError("several prefixes need a length: --random-prefix-len")
+        return [None] * sessions
+    if spec.prefixes == 1:
+        return [SystemPrompt("system", spec.prefix_tokens)] * sessions
+    known = [SystemPrompt(f"system {i}", spec.prefix_tokens) for i in range(spec.prefixes)]
+    return [known[i] for i in (rng.permutation(sessions) % spec.prefixes).tolist()]
 
 
 def resampled(trace: Trace, count: int, rng: np.random.Generator) -> Trace:

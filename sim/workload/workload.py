@@ -59,6 +59,7 @@ class Workload(Shown):
         length_cv: float = 0.0,
         range_ratio: float = 0.0,
         prefix_len: int = 0,
+        prefixes: int = 1,
         turns: int = 1,
         think_time_s: float = 0.0,
         request_rate: float | None = None,
@@ -75,8 +76,9 @@ class Workload(Shown):
         """
         rate = _rate(request_rate, rate_curve, math.inf)
         spec = Synthetic(
-            num_prompts, input_len, output_len, length_cv, prefix_len, turns, think_time_s, rate, burstiness, most_tokens, range_ratio
-        )
+            num_prompts, input_len, output_len, length_cv, prefix_len, turns, think_time_s, rate, burstiness, most_tokens, range_ratio,
+            prefixes,
+        )  # fmt: skip
         origin = {
             "num_prompts": num_prompts,
             **_rate_origin(rate),
@@ -86,6 +88,7 @@ class Workload(Shown):
             "random_length_cv": length_cv,
             "random_range_ratio": range_ratio,
             "random_prefix_len": prefix_len,
+            **({"num_prefixes": prefixes} if prefixes > 1 else {}),
             "turns": turns,
             "think_time": think_time_s,
         }

@@ -22,13 +22,16 @@ TRACE_ONLY = (
     "assume_prefix",
 )
 AGENTS_ONLY = ("agent_opening_len", "agent_opening_cv", "agent_edited_share", "agent_subagents", "agent_compact_at", "agent_kinds")
-DRAWN_ONLY = ("random_input_len", "random_output_len", "random_length_cv", "random_range_ratio", "random_prefix_len", "turns")
+DRAWN_ONLY = (
+    "random_input_len", "random_output_len", "random_length_cv", "random_range_ratio", "random_prefix_len", "num_prefixes", "turns",
+)  # fmt: skip
 _ARGUMENTS = {
     "random_input_len": "input_len",
     "random_output_len": "output_len",
     "random_length_cv": "length_cv",
     "random_range_ratio": "range_ratio",
     "random_prefix_len": "prefix_len",
+    "num_prefixes": "prefixes",
     "think_time": "think_time_s",
     "agent_opening_len": "opening_len",
     "agent_opening_cv": "opening_cv",
@@ -69,6 +72,8 @@ def _drawn(options: Mapping[str, Any], given: set[str], arguments: dict[str, Any
         raise UsageError("give --num-prompts or --agent-sessions, not both")
     if given.intersection(("random_length_cv", "random_range_ratio")):
         raise UsageError("--random-length-cv and --random-range-ratio are not for agents: their lengths have variances of their own")
+    if "num_prefixes" in given:
+        raise UsageError("--workload-option num-prefixes is not for agents: all of a kind have one system prompt")
     return Workload.agents(sessions, **arguments)
 
 
