@@ -20,7 +20,7 @@ from calibrate.logs.bench_means import (
 )
 from calibrate.logs.lists import inference_perf, llmperf, multi_turn
 from calibrate.logs.pasted import pasted_log
-from calibrate.logs.requests import LoggedRequest, ServedLog, assemble, joined
+from calibrate.logs.requests import FEWEST, LoggedRequest, ServedLog, assemble, joined
 from calibrate.logs.tools import aiperf, bench_serve, guidellm
 from calibrate.served.runs import LOG_COLUMNS, ServedRun, read_experiments
 from calibrate.text_files import Row, csv_rows
@@ -61,17 +61,23 @@ def measured_log(run: ServedRun) -> ServedLog:
 
 
 def read_log(
-    path: Path, timeout_s: float | None = None, block_tokens: int = BLOCK, clients: int | None = None, assume_prefix: int = 0
+    path: Path,
+    timeout_s: float | None = None,
+    block_tokens: int = BLOCK,
+    clients: int | None = None,
+    assume_prefix: int = 0,
+    fewest: int = FEWEST,
 ) -> ServedLog:
     """Read a log, whose tool its content tells. `timeout_s` is what clients waited for at most, where the log does not say; `block_tokens`
     what one of a CSV's `prefix_ids` stands for; `clients` how many requests were in flight, where it does not say; `assume_prefix` how many
-    tokens prompts begin with alike, where nothing says what they share.
+    tokens prompts begin with alike, where nothing says what they share; `fewest` how many answered requests it must have.
 
     Raises UsageError naming the file, the request and the field; OSError when it cannot be read.
     """
     if not (text := text_of(path, MOST_BYTES, path.name)).strip():
         raise UsageError(f"{path.name}: an empty log")
-    given: Mapping[str, Any] = {name: value for name, value in (("clients", clients), ("assume_prefix", assume_prefix)) if value}
+    options = {"clients": clients, "assume_prefix": assume_prefix, "fewest": fewest}
+    given: Mapping[str, Any] = {name: value for name, value in options.items() if value}
     if (pasted := pasted_log(text, given, path.name)) is not None:
         return pasted
     if text.lstrip()[:1] not in ("{", "["):

@@ -103,13 +103,14 @@ def assemble(
     assume_prefix: int = 0,
     stated: Mapping[str, float] | None = None,
     model_id: str = "",
+    fewest: int = FEWEST,
 ) -> ServedLog:
     """Sort, check and, where the log does not say when requests were sent, place them.
 
     Without sending times a finite rate is drawn anew (gamma gaps of that burstiness, another draw than the run's own), a number of clients
     is replayed as a closed loop, and neither means all at once. With them, `clients` that held requests back are distinguished by who was
     free. `stated` are the figures of a file without single requests. Prompts of which nothing is said share their first `assume_prefix`
-    tokens. Raises UsageError when too few requests were answered.
+    tokens. Raises UsageError when fewer than `fewest` requests were answered.
     """
     if assume_prefix:
         seen = [s if s.content or s.session else replace(s, content=_assumed(s, assume_prefix)) for s in seen]
@@ -118,7 +119,7 @@ def assemble(
         sent, kind = _placed(len(seen), rate_per_s, burstiness, clients, said)
     order = np.argsort(sent, kind="stable")
     seen, sent = [seen[i] for i in order], sent[order]
-    column, answered = _columns(name, seen)
+    column, answered = _columns(name, seen, fewest)
     turns = sessions = _sessions(seen) if any(s.session for s in seen) else None
     if sessions is None and kind == "open":
         kind, clients, turns = _clients(seen, sent, column, clients, said)
@@ -203,12 +204,12 @@ def _assumed(s: LoggedRequest, tokens: int) -> Content:
     return SystemPrompt("assumed", min(tokens, s.prompt_tokens))
 
 
-def _columns(name: str, seen: Sequence[LoggedRequest]) -> tuple[dict[str, Array], NDArray[np.bool_]]:
-    """Columns [request] of what is measured, and which requests were answered."""
+def _columns(name: str, seen: Sequence[LoggedRequest], fewest: int) -> tuple[dict[str, Array], NDArray[np.bool_]]:
+    """Columns [request] of what is measured, and which requests were answered: `fewest` at least."""
     column = {n: np.array([getattr(s, n) for s in seen], dtype=float) for n in ("ttft_s", "e2el_s", "waited_s", "cached_tokens")}
     answered = np.isfinite(column["e2el_s"])
-    if answered.sum() < FEWEST:
-        raise UsageError(f"{name}: {int(answered.sum())} answered requests are too few to learn from: at least {FEWEST} are needed")
+    if answered.sum() < fewest:
+        raise UsageError(f"{name}: {int(answered.sum())} answered requests are too few to learn from: at least {fewest} are needed")
     return column, answered
 
 

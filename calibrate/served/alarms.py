@@ -20,7 +20,7 @@ GPUS = (1, 2, 4, 8)
 
 def cached_prompts(run: ServedRun, log: Experiment) -> list[str]:
     """Prompts answered sooner than their GEMMs can be computed, where the log does not say what they share."""
-    if log.content or log.cached_tokens is not None or not run.limits.enable_prefix_caching or log.stated is not None:
+    if log.content or log.cached_tokens is not None or not run.deployment.caches_prefixes or log.stated is not None:
         return []
     work = run.deployment.work(from_sums(0.0, 0.0, 0.0, 0.0, chunk_sums([(1024.0, 1024.0, 1.0)], run.model.window)))
     peak, _ = flops_for(run.gpu, run.precision.weights)

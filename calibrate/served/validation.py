@@ -76,6 +76,7 @@ def validate(run: ServedRun, settings: ValidationSettings) -> ValidationReport:
         never_seen = settings.host is None and settings.posterior is None and settings.rates is None
     if given is None and len(run.experiments) == 1:
         return _log(run, settings)
+    shared = tuple(cached_prompts(run, run.experiments[0])) if len(run.experiments) == 1 else ()
     if given is not None:
         rates = _rates(run, settings, max(RATE_DRAWS, settings.draws))
         served = transferred(given, on_another_machine(rates) if never_seen else rates)
@@ -88,7 +89,7 @@ def validate(run: ServedRun, settings: ValidationSettings) -> ValidationReport:
     if not scored:
         raise UsageError(f"{run.name}: nothing is left to score")
     pairs = [(e, replay(run, e, served.rates, served.host, draws=settings.draws)) for e in scored]
-    return _report(run, served, pairs)
+    return _report(run, served, pairs, shared)
 
 
 def _report(
@@ -166,5 +167,5 @@ def learnt_part(log: Experiment, count: int | None, skip: int | None) -> tuple[i
     warm = np.flatnonzero(~(log.ttft_s > COLD * np.nanmedian(log.ttft_s[: max(wanted, 1)])))
     first = skip if skip is not None else int(warm[0]) if len(warm) else 0
     if wanted < 1 or first + wanted >= total - 1:
-        raise UsageError(f"{log.name}: {total} requests are too few to skip {first}, learn from {wanted} and check the rest")
+        raise UsageError(f"{log.name}: {total} requests are too few to skip {first}, learn from {wanted} and check the rest; --transferred learns nothing")
     return first, first + wanted

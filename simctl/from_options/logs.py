@@ -26,9 +26,10 @@ def served_by(options: Mapping[str, Any]) -> Deployment | None:
 
 
 def reading_of(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of calibrate.logs.read.read_log."""
+    """Arguments of calibrate.logs.read.read_log. Of a log that nothing is learnt from one request is enough."""
+    fixed = {"fewest": 1} if any(options.get(name) for name in ("transferred", "overhead", "host")) else {}
     names = {"timeout": "timeout_s", "prefix_block": "block_tokens", "max_concurrency": "clients", "assume_prefix": "assume_prefix"}
-    return {argument: options[name] for name, argument in names.items()}
+    return {argument: options[name] for name, argument in names.items()} | fixed
 
 
 def read_served_log(path: Path, options: Mapping[str, Any]) -> tuple[ServedLog, ServedRun]:
