@@ -167,5 +167,6 @@ def learnt_part(log: Experiment, count: int | None, skip: int | None) -> tuple[i
     warm = np.flatnonzero(~(log.ttft_s > COLD * np.nanmedian(log.ttft_s[: max(wanted, 1)])))
     first = skip if skip is not None else int(warm[0]) if len(warm) else 0
     if wanted < 1 or first + wanted >= total - 1:
-        raise UsageError(f"{log.name}: {total} requests are too few to skip {first}, learn from {wanted} and check the rest; --transferred learns nothing")
+        few = f"{log.name}: {total} requests are too few to skip {first}, learn from {wanted} and check the rest"
+        raise UsageError(f"{few}; --transferred learns nothing")
     return first, first + wanted

@@ -16,7 +16,7 @@ from sim.engine.config import EngineConfig
 from sim.engine.host_tier import host_blocks, host_link
 from sim.engine.interface import Scheduler
 from sim.engine.overlap import NO_WORK, HostWork
-from sim.engine.version_defaults import drafts_in_pieces
+from sim.engine.version_defaults import decodes_in_pieces, drafts_in_pieces
 from sim.errors import UsageError
 
 # limits that only vLLM knows, as a user calls them
@@ -50,6 +50,7 @@ def _vllm_settings(config: EngineConfig, host: HostWork) -> dict[str, Any]:
     found = {**_graph_settings(config, host), "host_copies": host_link(config) if host_blocks(config) else None, "host": host}
     drafter = config.options.get("drafter", "ngram")
     found["draft_pieces"] = drafts_in_pieces(drafter, config.engine_version)
+    found["decode_pieces"] = bool(config.options.get("decode_pieces", decodes_in_pieces(config.engine_version)))
     return found | ({"verify_seq_s": NGRAM_SEQ_S} if drafter == "ngram" else {})
 
 

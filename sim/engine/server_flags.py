@@ -329,9 +329,13 @@ def _host_gib(name: str, extra: dict[str, Any]) -> float:
 
 
 def _compilation(name: str, text: str, options: dict[str, Any]) -> str:
-    """vLLM's compilation: no graphs at level or mode 0; other settings are close to what is measured."""
+    """vLLM's compilation: no graphs at level or mode 0, decodes in pieces of them; other settings are close to what is measured."""
     said = {"level": int(text)} if text.isdecimal() else _object(name, "compilation-config", text)
     if said.get("cudagraph_mode") == "NONE" or said.get("level", said.get("mode", 3)) == 0 or said.get("use_cudagraph") is False:
         options["enforce_eager"] = True
+        return ""
+    if "cudagraph_mode" in said or "full_cuda_graph" in said:
+        _put(options, "options", {"decode_pieces": said.get("cudagraph_mode") == "PIECEWISE" or said.get("full_cuda_graph") is False})
+    if said.get("cudagraph_mode") in ("PIECEWISE", "FULL_AND_PIECEWISE") and len(said) == 1:
         return ""
     return "--compilation-config (graphs are captured as by default)"

@@ -23,6 +23,7 @@ KNOWN: dict[str, Any] = {
 # read by sim.engine.registry, sim.engine.host_tier and sim.study.deployment
 OF_OTHERS: dict[str, Any] = {
     "async_scheduling": True,
+    "decode_pieces": False,
     "verify_s": 0.0,
     "graph_reuse": True,
     "cuda_graph_max_bs": 0,

@@ -18,6 +18,7 @@ from sim.cost.attention import BLOCKS_AT_ONCE, reread
 from sim.cost.batch import DENSE, BatchShape
 from sim.cost.coefficients import Coefficients, coefficients
 from sim.cost.graphs import CAPTURED, captured_padding
+from sim.cost.layer_work import DECODE_PIECES
 from sim.cost.rates import Rates
 from sim.cost.step_time import attention_s, exposed_launch_s, step_time_s, terms_of, total_s
 from sim.cost.work import Work, attention_work, launch_layers, row_work, work_from
@@ -109,7 +110,7 @@ class StepTime:
     before: it shows as far as it exceeds the head start with which an iteration is priced (sim.engine.overlap), as the
     launching of kernels does. `gpu` is where GEMMs may have been measured. With pipeline stages or
     data-parallel ranks an iteration costs what the heaviest of its parts costs (sim.cost.pipeline); `part_tokens` is the
-    token budget of a part. With `eager` no graph is captured at all.
+    token budget of a part. With `eager` no graph is captured at all, with `decode_pieces` none that holds attention.
 
     `jumps` says whether decode iterations lie on chords, and are read off them. Sliding windows, sparse
     policies, KV in host RAM and kernels launched one by one make the price depend on each sequence's context or
@@ -140,12 +141,14 @@ class StepTime:
         parallel: Parallel = NO_PARALLEL,
         part_tokens: int = 0,
         eager: bool = False,
+        decode_pieces: bool = False,
         lora: Lora | None = None,
     ) -> None:
         self.model = model
         self.policy = policy
-        self.jumps = policy.plain and not model.window and not micro_batch and not decodes_alone
+        self.jumps = policy.plain and not model.window and not micro_batch and not decodes_alone and not decode_pieces
         self._parallel, self._parts, self._part_tokens, self.eager = parallel, parallel.parts, part_tokens, eager
+        self.decode_pieces = decode_pieces and not eager
         self.micro_batch = micro_batch
         self.streams = streams
         self._decode_sizes, self.decodes_alone = decode_sizes, decodes_alone
@@ -164,7 +167,7 @@ class StepTime:
         self._preparing = (to_ticks(host.iteration_s), to_ticks(host.sequence_s), to_ticks(host.prefill_s))
         self._launching = to_ticks(c.launch_layers * rates.launch_layer_s)
         self._launching_pieces = 0 if micro_batch else self._launching if eager else to_ticks(c.piece_layers * rates.launch_layer_s)
-        self._launching_decodes = self._launching if eager else 0
+        self._launching_decodes = self._launching if eager else round(DECODE_PIECES * self._launching_pieces) if decode_pieces else 0
 
     @property
     def host_ticks(self) -> tuple[int, int, int, int, int, int]:

@@ -11,6 +11,8 @@ MEASURED = (0, 20)
 # The first that is known to draft by a model while it decides ahead, and from whole graphs. 0.23.0 does neither: it replays a draft
 # model's passes in pieces, and launches what lies between them layer by layer.
 DRAFTS_AHEAD = (0, 32)
+# V1 replayed decodes in pieces of a graph, attention launched between them, until 0.11 captured whole ones; V0 had captured whole ones.
+PIECES = (0, 8), (0, 11)
 # V1's sampler sorted the logits of all sequences until then: with their places, odds and sums, copies of them in all. Two public starts of
 # one model (0.10.2 and 0.11) say nine; V0's are as those learnt.
 SORTS, SORTED_COPIES = ((0, 8), (0, 17)), 9.0
@@ -36,6 +38,11 @@ def schedules_ahead(version: str) -> bool:
 def drafts_in_pieces(drafter: str, version: str) -> bool:
     """Whether what drafts is a model that the version runs in pieces of graphs, each iteration decided after the one before."""
     return drafter == "draft_model" and numbers(version) < DRAFTS_AHEAD
+
+
+def decodes_in_pieces(version: str) -> bool:
+    """Whether the version replays iterations that only decode in pieces of graphs, unasked."""
+    return PIECES[0] <= numbers(version) < PIECES[1]
 
 
 def default_share(version: str, otherwise: float) -> float:

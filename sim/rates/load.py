@@ -20,7 +20,7 @@ from sim.errors import SimctlError
 from sim.rates import posterior as files
 from sim.rates.kinds import Seen, not_measured, packaged_seen, t_factors, widths
 from sim.rates.links import link_cost, over_links, slowest
-from sim.rates.other_kernels import log_ratios
+from sim.rates.other_kernels import EITHER, log_ratios
 from sim.specs.decode_stack import ENGINE
 from sim.specs.gpu import GpuSpec
 from sim.specs.gpus import matrix_units_of
@@ -103,9 +103,9 @@ def widened(rates: RateDraws, deployment: Deployment, seed: int = 0, seen: Seque
     if unmeasured_weight_only(deployment):
         rates = _scaled(rates, "linear_flops_per_s", *WEIGHT_ONLY[matrix_units_of(deployment.gpu)], [seed, 82])
     if ratios := log_ratios(deployment):
-        share = np.random.default_rng([seed, 84]).random(rates.count)
-        for name, ratio in zip(("beta", "linear_flops_per_s"), ratios, strict=True):
-            rates = _times(rates, name, math.exp(-0.5 * ratio), np.exp(-share * ratio))
+        share = ratios.middle - 0.5 + np.random.default_rng([seed, 84]).random(rates.count)
+        for name, ratio in (("beta", ratios.few), ("linear_flops_per_s", ratios.many)):
+            rates = _times(rates, name, math.exp(-ratios.middle * ratio), np.exp(-share * ratio))
     if deployment.gpu.source.startswith(OTHER_MAKER):
         rates = files.slowed(rates, OTHER_MAKER_LOSS, OTHER_MAKER_SD, seed)
     if workstation(deployment.gpu):
@@ -188,8 +188,12 @@ def scope_notes(deployment: Deployment, rates: RateDraws) -> list[str]:
         rate = f" Not measured there: {math.exp(share):.2g} of the 16-bit rate at many rows (log sd {sd:g})."
         notes.append(said + rate * unmeasured_weight_only(d))
     if ratios := log_ratios(d):
-        apart = f"{100 * math.expm1(ratios[0]):+.0f} % at few rows, {100 * math.expm1(ratios[1]):+.0f} % at many"
-        notes.append(f"linear layers by {d.precision.kernel}, not measured, or another kernel ({apart}): the interval holds both.")
+        apart = f"{100 * math.expm1(ratios.few):+.0f} % at few rows, {100 * math.expm1(ratios.many):+.0f} % at many"
+        which = f"linear layers by {d.precision.kernel}"
+        if ratios.middle == EITHER:
+            notes.append(f"{which}, not measured, or another kernel ({apart}): the interval holds both.")
+        else:
+            notes.append(f"{which}: one server's, {apart} of a measured kernel's; the interval holds half of that more or less.")
     if workstation(d.gpu):
         notes.append(f"no server of a workstation's or consumer's card was measured: log sd {WORKSTATION_SD:g} of step times, declared.")
     for kind in not_measured(d, rates.source):

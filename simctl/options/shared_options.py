@@ -170,7 +170,7 @@ workload_options = grouped(
             Setting(["--resample"], is_flag=True, help="Draw --num-prompts requests with the trace's lengths."),
             Setting(["--rate-curve"], type=CURVE, metavar="NAME", help="Rate over time: CSV or servegen-day; --request-rate is its mean."),
             Setting(["--random-range-ratio"], type=float, help="Uniform lengths within this share of the means. [default: 0]"),
-            Setting(["--num-prefixes"], type=click.IntRange(1), metavar="N", help="So many prefixes in place of one, each as often. [default: 1]"),
+            Setting(["--num-prefixes"], type=click.IntRange(1), metavar="N", help="So many prefixes, each as often. [default: 1]"),
             Setting(["--turns"], type=click.IntRange(1), help="Requests per session; the context grows. [default: 1; agents: 4.43]"),
             Setting(
                 ["--think-time"],

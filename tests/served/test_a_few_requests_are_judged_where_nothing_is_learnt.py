@@ -1,4 +1,4 @@
-"""Three requests of long prompts are compared with what was predicted; only learning needs more of them. Cached prompts are told by the way."""
+"""Three requests of long prompts are compared with what was predicted; only learning needs more. Cached prompts are told."""
 
 import pytest
 

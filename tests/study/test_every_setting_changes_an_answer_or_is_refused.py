@@ -51,6 +51,7 @@ VLLM = {
     "seed": (5, DRAFTS),
     "acceptance_per_position": ("0.9,0.8,0.1", DRAFTS),
     "async_scheduling": (False, {}),
+    "decode_pieces": (True, {}),
     "verify_s": (0.01, DRAFTS),
     "graph_reuse": (False, DRAFTS),
     "cuda_graph_max_bs": (4, {}),

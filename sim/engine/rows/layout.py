@@ -153,6 +153,7 @@ class EngineRow:
     saved: int = 0
     read_blocks: int = 0
     eager: int = 0
+    decode_pieces: float = 0.0  # share of a mixed iteration's launches between pieces
     decodes_alone: int = 0  # no graph holds a prefill batch
     largest_graph: int = 0  # decodes; larger batches are launched kernel by kernel
     graph_reuse: int = 1

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from sim.cost.coefficients import Coefficients
 from sim.cost.graphs import GRAPH_TOKENS
+from sim.cost.layer_work import DECODE_PIECES
 from sim.engine.config import EngineConfig
 from sim.engine.host_tier import host_blocks
 from sim.engine.interface import Request
@@ -73,7 +74,7 @@ def take_prices(s: at.EngineRow, steps: StepTime) -> None:
     s.plain, s.kept = int(steps.policy.plain), 0 if steps.policy.kind == "dense" else int(steps.policy.keep_tokens)
     s.host_each, s.host_sequence, s.host_prefill, s.launching, s.launching_pieces, s.launching_decodes = steps.host_ticks
     s.saved, s.read_blocks = steps.reread
-    s.eager, s.graph_reuse = int(steps.eager), int(steps.graph_reuse)
+    s.eager, s.graph_reuse, s.decode_pieces = int(steps.eager), int(steps.graph_reuse), DECODE_PIECES * steps.decode_pieces
     s.decodes_alone, s.largest_graph = int(steps.decodes_alone), steps.largest_graph
     s.verify_s, s.verify_each_s = steps.verify_s, steps.verify_seq_s
     if steps.draft is not None:

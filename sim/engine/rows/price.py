@@ -180,7 +180,7 @@ def price(e: Core, s: EngineRow, i: int, given: Given) -> None:
             note_shape(e, s, it, part_of(e, s, it, i, b, context) if s.parts > 1 else shape_of(e, s, b, context, False), exposed, 0)
         return
     shape = part_of(e, s, it, i, b, context) if s.parts > 1 else shape_of(e, s, b, context, all_verify)
-    launching = s.launching if shape.eager else s.launching_pieces if shape.pieces else 0
+    launching = s.launching if shape.eager else s.launching_pieces if shape.has_prefill else s.launching_decodes
     if left and launching:
         late = late_share(left, launching)
         shape = with_launches(shape, shape.eager * late, shape.pieces * late)
@@ -342,11 +342,11 @@ def shape_of(e: Core, s: EngineRow, b: Batch, context: int, all_verify: bool) ->
     shape = from_sums(float(b.decodes), float(context), float(b.near), float(b.kept if s.kept else context), sums)
     has_prefill, eager, pieces, padding = shape.has_prefill, shape.eager, shape.pieces, shape.padding
     if all_verify:
-        has_prefill = pieces = 0.0
+        has_prefill, pieces = 0.0, s.decode_pieces
     if s.eager:
         padding, pieces, eager = 0.0, 0.0, 1.0
     elif b.chunks == 0.0:
-        padding = e.padding[b.decodes]
+        padding, pieces = e.padding[b.decodes], s.decode_pieces
         if s.decodes_alone and b.decodes > s.largest_graph:
             eager = 1.0  # no graph is that large: the host launches kernel by kernel
     elif s.decodes_alone:
@@ -370,11 +370,11 @@ def part_of(e: Core, s: EngineRow, it: IterationRow, i: int, b: Batch, context: 
     others = rows_of_others(s, b.decodes + b.tokens, decodes + tokens)
     has_prefill, eager, pieces, padding = shape.has_prefill, shape.eager, shape.pieces, shape.padding
     if all_verified(e, s, count):
-        has_prefill = pieces = 0.0
+        has_prefill, pieces = 0.0, s.decode_pieces
     if s.eager:
         padding, pieces, eager = 0.0, 0.0, 1.0
     elif chunks == 0.0:
-        padding = e.padding[decodes]
+        padding, pieces = e.padding[decodes], s.decode_pieces
         if s.decodes_alone and decodes > s.largest_graph:
             eager = 1.0
     elif s.decodes_alone:
