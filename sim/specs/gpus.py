@@ -59,7 +59,7 @@ _AMBIGUOUS = {"a100": ("A100-40G", "A100-80G", "A100-80G-PCIe")}
 # nvidia-smi and people put the maker's words in front of the name.
 _MAKER = re.compile(r"^(?:nvidia|amd|geforce|tesla|instinct|[\s_-])+", re.IGNORECASE)
 
-_SEVERAL = re.compile(r"\s*(\d+)\s*[x*×]\s*(.+)", re.IGNORECASE)
+_SEVERAL = re.compile(r"\s*(?:(?P<first>\d+)\s*[x*×]\s*(?P<of>.+)|(?P<card>.+?)\s*[x*×]\s*(?P<last>\d+))\s*", re.IGNORECASE)
 
 # Words of a name -> why none of the catalogue is it
 _NOT_A_CARD = {
@@ -84,8 +84,8 @@ def get_gpu(name_or_yaml_path: str) -> GpuSpec:
     bare = key(_MAKER.sub("", name_or_yaml_path))
     if bare in _AMBIGUOUS:
         raise UsageError(f"ambiguous GPU {name_or_yaml_path!r}: say which of {', '.join(_AMBIGUOUS[bare])}")
-    if (several := _SEVERAL.fullmatch(name_or_yaml_path)) and (found := _find(several[2], _index())):
-        count = several[1]
+    if (several := _SEVERAL.fullmatch(name_or_yaml_path)) and (found := _find(several["of"] or several["card"], _index())):
+        count = several["first"] or several["last"]
         raise UsageError(f"{name_or_yaml_path!r} is {count} GPUs: give --gpu {found} with --tp {count}, or with --replicas {count}")
     for word, why in _NOT_A_CARD.items():
         if re.search(rf"\b{word}\b", name_or_yaml_path, re.IGNORECASE):

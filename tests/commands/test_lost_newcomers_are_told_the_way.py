@@ -28,6 +28,7 @@ def test_no_command_prints_the_help_as_it_is_laid_out():
         (["simulate", "--gpu", "H100", "--isl", "4"], "No such option '--isl': here it is --random-input-len"),
         (["plan", "--gpus", "4"], "No such option '--gpus': here it is --tp"),
         (["what-if", "--ctx", "8K", "--gpu", "4xH100"], "'4xH100' is 4 GPUs: give --gpu H100 with --tp 4"),
+        (["what-if", "--ctx", "8K", "--gpu", "rtx4090 x2"], "is 2 GPUs: give --gpu RTX-4090 with --tp 2"),
         (["what-if", "--ctx", "8K", "--gpu", "H100", "--dtype", "awq"], "awq is a format of int4 weights: give int4"),
         (["validate", "--run", "zzz"], "unknown run 'zzz'; known: h100/served_"),
     ],
