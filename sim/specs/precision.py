@@ -113,7 +113,7 @@ def check_engine(precision: Precision, engine: str, gpu: GpuSpec | None = None) 
     if precision.kv in KV_OF_LLAMA_CPP and engine != "llamacpp":
         raise UsageError(f"a KV cache of {precision.kv} is llama.cpp's: ask with --engine llamacpp, not {engine}")
     if precision.weights in gguf.GGUF and engine != "llamacpp":
-        raise UsageError(f"{precision.weights} is a GGUF type of llama.cpp: ask with --engine llamacpp, not {engine}")
+        raise UsageError(f"{precision.weights} is a GGUF type of llama.cpp: ask with --engine llamacpp, or for {engine} with --dtype bf16")
 
 
 def check_runs(precision: Precision, gpu: GpuSpec) -> None:
