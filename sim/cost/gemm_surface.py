@@ -5,7 +5,7 @@
 `over` is a median over shapes of about that many weights (k n), whatever their ratio. B and F are the fastest 16-bit product's, F
 times what the datasheet says of the dtype: as rates of one dtype are scaled to another. Learnt from published tables of vLLM's kernels, one
 run on one machine each (`python -m studies.kernel_tables.gemm_fit`); of quantised weights from layers of a loaded engine (`python -m
-studies.kernel_tables.quantised_fit`).
+studies.kernel_tables.quantised_fit`), of llama.cpp's types from whole steps (`python -m studies.llamacpp_steps`).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from sim.specs.precision import DTYPE_BYTES
 Array = NDArray[np.float64]
 PACKAGED = ("data/gemm_surfaces.npz", "data/kernel_surfaces.npz")
 # Bytes of a weight by kernel of quantised weights as it was measured: scales of groups of 128, for Marlin zero points, too (AWQ); blocks of
-# fp8 of 128 by 128.
-KERNEL_BYTES = {"machete": 4.125 / 8, "marlin": 4.15625 / 8, "cutlass": 1.0 + 4.0 / 128**2}
+# fp8 of 128 by 128; for llama.cpp's, q4_k_m.
+KERNEL_BYTES = {"machete": 4.125 / 8, "marlin": 4.15625 / 8, "cutlass": 1.0 + 4.0 / 128**2, "mmq": 4.9 / 8}
 BY_TABLES = "kernel tables"  # origin of a GPU as if it were known by kernel tables alone
 
 

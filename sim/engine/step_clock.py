@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from sim.cost.attention import BLOCKS_AT_ONCE, reread
 from sim.cost.batch import DENSE, BatchShape
 from sim.cost.coefficients import Coefficients, coefficients
+from sim.cost.gemm import chip_of
 from sim.cost.graphs import CAPTURED, captured_padding
 from sim.cost.layer_work import DECODE_PIECES
 from sim.cost.rates import Rates
@@ -157,7 +158,7 @@ class StepTime:
         self.graph_reuse = graph_reuse
         self._host_copies = host_copies
         # micro-batches are those of an engine with kernels of its own
-        made_of = model, precision, tp, None if micro_batch else gpu, parallel, lora
+        made_of = model, precision, tp, chip_of(gpu, precision, micro_batch > 0), parallel, lora
         self._coefficients = c = coefficients(*made_of)
         self._made_of = made_of
         self._block_bytes = block_size * (c.kv_token_bytes + c.window_token_bytes)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from sim.cluster.admission import NO_LIMITS, AdmissionLimits, batch_cap
 from sim.cost.batch import DENSE, BatchShape, decode_batch
 from sim.cost.coefficients import check_tensor_parallel
+from sim.cost.gemm import chip_of
 from sim.cost.pipeline import share_of
 from sim.cost.rates import Rates
 from sim.cost.step_time import step_time_s
@@ -229,9 +230,9 @@ class Deployment(Shown):
         """The work of one iteration of a replica, of sequences that are alike, per GPU; under another policy than its own where one
         is given.
         """
-        part = share_of(shape, self.parallel)
+        part, chip = share_of(shape, self.parallel), chip_of(self.gpu, self.precision, self.limits.engine == "llamacpp")
         return iteration_work(
-            self.model, part, self.precision, policy or self.limits.attention, self.tp, self.gpu, self.parallel, self.limits.lora
+            self.model, part, self.precision, policy or self.limits.attention, self.tp, chip, self.parallel, self.limits.lora
         )
 
     def batch_limits(self) -> tuple[int, int]:
