@@ -43,7 +43,7 @@ def inferencex(name: str, body: Mapping[str, Any], given: Mapping[str, Any]) -> 
 
 
 def genai_perf(name: str, body: Mapping[str, Any], given: Mapping[str, Any]) -> ServedLog:
-    """genai-perf's profile_export_genai_perf.json; the concurrency is in its input_config, or asked for."""
+    """genai-perf's profile_export_genai_perf.json, or AIPerf's; concurrency or rate are in its input_config, or the first is asked for."""
 
     def mean(metric: str) -> float:
         entry = body.get(metric)
@@ -52,12 +52,18 @@ def genai_perf(name: str, body: Mapping[str, Any], given: Mapping[str, Any]) -> 
         scale = {"ms": 1e-3, "us": 1e-6, "ns": 1e-9, "s": 1.0}.get(str(entry.get("unit")), 1.0)
         return number(name, f"{metric}.avg", entry.get("avg")) * scale
 
-    stimulus = ((body.get("input_config") or {}).get("perf_analyzer") or {}).get("stimulus") or {}
-    clients = given.get("clients") or stimulus.get("concurrency") or 0
-    if not clients:
-        raise UsageError(f"{name}: lacks input_config.perf_analyzer.stimulus.concurrency: say it with --max-concurrency N")
+    config = body.get("input_config") or {}
+    load = (config.get("perf_analyzer") or {}).get("stimulus") or config.get("loadgen") or {}  # genai-perf's, AIPerf's
+    clients = given.get("clients") or load.get("concurrency") or 0
     lengths = round(mean("input_sequence_length")), round(mean("output_sequence_length"))
     times = mean("time_to_first_token"), mean("request_latency")
+    if not clients and load.get("request_rate"):
+        requests = count(name, "request_count.avg", (body.get("request_count") or {}).get("avg"))
+        tokens = dict(zip(("total_input_tokens", "total_output_tokens"), (requests * each for each in lengths), strict=True))
+        means = dict(zip(("mean_ttft_ms", "mean_e2el_ms"), (1e3 * each for each in times), strict=True))
+        return bench_summary(name, {"completed": requests, "request_rate": load["request_rate"], **tokens, **means}, given)
+    if not clients:
+        raise UsageError(f"{name}: lacks the concurrency and the request_rate of its input_config: say it with --max-concurrency N")
     return _loop(name, "genai-perf", count(name, "concurrency", clients), (*lengths, *times), [ONLY_MEANS], given)
 
 
@@ -90,7 +96,7 @@ def printed_summary(text: str) -> dict[str, Any] | None:
     found: dict[str, Any] = {}
     for line in text.splitlines():
         what, colon, value = line.rpartition(":")
-        if colon and what.strip() in PRINTED:
+        if colon and what.strip() in PRINTED and value.strip() != "not set":
             said = value.split()[0] if value.split() else ""
             found[PRINTED[what.strip()]] = said if said == "inf" or not said else _printed_number(said)
     return found

@@ -47,12 +47,23 @@ def figure_scores(run: ServedRun, experiment: Experiment, served: ServedRates, p
     known = around(summary, rate_intervals({name: [each[name] for each in found] for name in FIGURES}, predictors(study)))
     noise = between_replicates(summary, around(summary, block_intervals(record)))
     both = combined(summary, noise, known)
-    measured = latency_figures(_ms({name: getattr(experiment, name) for name in ("ttft_s", "tpot_s", "e2el_s")}), FIGURES)
+    measured = _measured(experiment)
     return [
         FigureScore(experiment.name, name, measured[name], summary[name], known[name], noise[name], both[name])
         for name in FIGURES
         if name in summary and np.isfinite(measured[name]) and name in known and name in noise
     ]
+
+
+def _measured(experiment: Experiment) -> dict[str, float]:
+    """Figures of the requests; of a summary what it states, means and perhaps a percentile, NaN for the rest."""
+    if experiment.stated is None:
+        return latency_figures(_ms({name: getattr(experiment, name) for name in ("ttft_s", "tpot_s", "e2el_s")}), FIGURES)
+    said = {
+        f"{'' if name.startswith('p99_') else 'mean_'}{name.removesuffix('_s')}_ms": 1e3 * value
+        for name, value in experiment.stated.items()
+    }
+    return dict.fromkeys(FIGURES, np.nan) | said
 
 
 def _by_draw(predicted: Prediction) -> list[dict[str, NDArray[np.float64]]]:

@@ -115,6 +115,9 @@ def test_means_alone_are_a_closed_loop_of_them(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--max-concurrency"):
         read_log(path)
     assert read_log(path, clients=3).experiment.e2el_s[0] == pytest.approx(3.0)
+    rated = perf | {"request_count": {"avg": 40.0}, "input_config": {"loadgen": {"request_rate": 5.0}}}
+    e = read_log(written(tmp_path / "aiperf.json", rated)).experiment
+    assert (e.kind, len(e.ttft_s), e.stated["e2el_s"]) == ("open", 40, pytest.approx(3.0))
 
 
 def test_clients_come_from_the_limit_that_was_kept_full(tmp_path: Path, truth: Experiment) -> None:
@@ -192,9 +195,11 @@ def test_a_summary_is_the_load_and_the_figures_that_it_states(tmp_path: Path, te
 def test_a_summary_says_how_it_was_sent_or_is_taken_for_a_burst(tmp_path: Path) -> None:
     rated = SUMMARY | {"request_rate": 4.0, "max_concurrency": None}
     assert read_log(written(tmp_path / "a.json", json.dumps(rated))).experiment.rate_per_s != 0
-    burst = read_log(written(tmp_path / "b.txt", PRINTED.replace("Maximum request concurrency:             16\n", "")))
-    assert (burst.experiment.kind, burst.experiment.clients) == ("open", 0)
-    assert any("all requests at once" in note for note in burst.notes)
+    limit = "Maximum request concurrency:             16\n"
+    for other in ("", "Max request concurrency:                 not set\n"):
+        burst = read_log(written(tmp_path / "b.txt", PRINTED.replace(limit, other)))
+        assert (burst.experiment.kind, burst.experiment.clients) == ("open", 0)
+        assert any("all requests at once" in note for note in burst.notes)
 
 
 @pytest.mark.parametrize("field", ["completed", "total_input_tokens", "total_output_tokens", "mean_tpot_ms"])

@@ -43,3 +43,11 @@ def test_a_figure_is_inside_where_both_together_reach(both):
         assert each["inside"] == (low <= each["measured"] <= high)
         assert low <= min(each["rates_90"][0], each["run_noise_90"][0])
         assert high >= max(each["rates_90"][1], each["run_noise_90"][1])
+
+
+def test_of_a_summary_the_figures_that_it_states_are_judged_alone(tmp_path):
+    body = {"completed": 60, "request_rate": 4.0, "total_input_tokens": 30_000, "total_output_tokens": 6_000}
+    (path := tmp_path / "summary.json").write_text(json.dumps(body | {"mean_ttft_ms": 40.0, "p99_ttft_ms": 90.0, "mean_tpot_ms": 8.0}))
+    (report,) = json.loads(run("validate", "--run", str(path), *WHERE, "--transferred", "--json", "--draws", "4").stdout)
+    measured = {each["figure"]: each["measured"] for each in report["figures"]}
+    assert measured == pytest.approx({"mean_ttft_ms": 40.0, "p99_ttft_ms": 90.0, "mean_tpot_ms": 8.0, "mean_e2el_ms": 40.0 + 99 * 8.0})
