@@ -31,7 +31,7 @@ def measured_median_ms(experiment: Experiment, metric: str) -> float:
 
 
 def found_rows(rows: Sequence[Row], gpu: str, model: str, weights: str, said: str) -> list[Row]:
-    """Predictions of the server that ran. Raises UsageError where none was made."""
+    """Predictions of the server that ran: those of the most of its words. Raises UsageError where none was made."""
     words = set(shlex.split(said))
     found = [
         row
@@ -41,7 +41,8 @@ def found_rows(rows: Sequence[Row], gpu: str, model: str, weights: str, said: st
     ]
     if not found:
         raise UsageError(f"no prediction for {model} {weights} on {gpu} with {said!r}")
-    return found
+    most = max(len(shlex.split(row["engine_args"])) for row in found)
+    return [row for row in found if len(shlex.split(row["engine_args"])) == most]
 
 
 def cached_share(experiment: Experiment) -> float:

@@ -24,10 +24,10 @@ from studies.predict_sparse_served import CELLS, deployment
 MEASURED, PREDICTED = Path("scenarios/data/measured/validation"), Path("docs/data/predicted-sparse-served.csv")
 CHECKS, ITERATIONS = Path("docs/data/sparse-served-checks.json"), Path("docs/data/sparse-served-iterations.csv")
 LABELS = {0: "dense-128", 32: "sparse-k32"}
-# By path of the predictions: how the files of such runs end, and what was set.
+# By path of the predictions: how the files of such runs end, and what was set beside k.
 RUNS = {
-    "in-process": ("", "dense below the map's crossing"),
-    "in-process-0": ("-again", "`dense_below` 0, on another machine"),
+    "in-process": ("", ""),
+    "in-process-0": ("-again", ", dense_below 0"),
 }
 QUANTILES = (0.05, 0.5, 0.95)
 Key = tuple[int, int, int]  # batch, context, k
@@ -120,7 +120,7 @@ def served(gpu: str) -> Iterator[str]:
                 each = 1e3 * (last - first) / (data["output_tokens"].values[mine] - 1)
                 done = f"{int(data['ok'].values.sum())} of {data.sizes['request']} requests of all loads complete"
                 void = str(data["void"].values[deep])
-            said = f"{np.median(each):5.2f} ms a token, {np.median(last):.2f} s a request" if not void else f"void, {void}"
+            said = void or f"{np.median(each):5.2f} ms a token, {np.median(last):.2f} s a request"
             yield f"8 clients of 256K, cached, k {k or 'all':>3}: {said};\n{done}"
 
 
@@ -148,7 +148,7 @@ def main(gpu: str) -> None:
         for model in CELLS:
             rows = list(lines(gpu, model, path))
             if rows:
-                click.echo(f"{model} on {gpu}, vLLM 0.23.0 stepped in process, {RUNS[path][1]}:")
+                click.echo(f"{model} on {gpu}, vLLM 0.23.0 stepped in process{RUNS[path][1]}:")
             for line, *_ in rows:
                 click.echo(line)
             every += rows

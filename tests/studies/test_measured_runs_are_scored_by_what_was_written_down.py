@@ -35,3 +35,8 @@ def test_rows_of_another_server_are_refused(other: dict[str, str]) -> None:
 
 def test_other_weights_stand_in_where_they_are_asked_for() -> None:
     assert len(scored([row("tpot", 3.3, 3.0, 4.0, weight_dtype="gptq")], MARLIN, "gptq")) == 1
+
+
+def test_rows_that_say_more_of_the_server_go_before_those_that_say_less() -> None:
+    rows = [row("ttft", 30.0, 29.0, 31.0), row("ttft", 50.0, 49.0, 51.0, engine_args="")]
+    assert [predicted for _, _, _, predicted, _ in scored(rows, MARLIN)] == [30.0]
