@@ -90,11 +90,11 @@ def decode_cells(batches: tuple[int, ...] = BATCHES, contexts: tuple[int, ...] =
     return cells
 
 
-def ragged_cells(rng: np.random.Generator, sizes: tuple[int, ...] = (8, 32, 96), longest: int = 32768) -> list[Cell]:
-    """Batches whose sequences differ in context (log-uniform from 128 tokens up to `longest`)."""
+def ragged_cells(rng: np.random.Generator) -> list[Cell]:
+    """Batches whose sequences differ in context (log-uniform from 128 tokens up to 32,768)."""
     cells = []
-    for size in sizes:
-        lengths = np.exp(rng.uniform(np.log(128), np.log(longest), size)).astype(int)
+    for size in (8, 32, 96):
+        lengths = np.exp(rng.uniform(np.log(128), np.log(32768), size)).astype(int)
         cells.append(Cell("ragged", tuple(int(n) for n in lengths), priority=4))
     return cells
 
@@ -108,12 +108,10 @@ def prefill_cells(chunks: tuple[int, ...] = CHUNKS, offsets: tuple[int, ...] = O
     return cells
 
 
-def mixed_cells(
-    token_budget: int, decodes: tuple[tuple[int, int], ...] = ((8, 1024), (32, 1024), (32, 8192), (128, 1024), (128, 4096))
-) -> list[Cell]:
+def mixed_cells(token_budget: int) -> list[Cell]:
     """Running decodes joined by one prefill chunk, as chunked prefill schedules it."""
     cells = []
-    for batch, context in decodes:
+    for batch, context in ((8, 1024), (32, 1024), (32, 8192), (128, 1024), (128, 4096)):
         for chunk in (64, 256, 512, 2048, token_budget - batch):
             anchor = (batch, context) in ((32, 1024), (128, 4096)) and chunk != 256
             cells.append(Cell("mixed", (context,) * batch, ((0, chunk),), priority=2 if anchor else 6))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import click
 
@@ -13,10 +13,10 @@ from hw.exits import call
 from sim.cost import gemm
 from sim.errors import UsageError
 from sim.files import write_text
-
-if TYPE_CHECKING:
-    from sim.specs.gpu import GpuSpec
-    from sim.specs.model import ModelSpec
+from sim.specs.gpu import GpuSpec
+from sim.specs.gpus import get_gpu
+from sim.specs.model import ModelSpec
+from sim.specs.models import get_model, list_models
 
 COLUMNS = ("k", "n", "bias", "dtype", "layers")
 DTYPE, DTYPES = "bfloat16", ("bfloat16", "float32")
@@ -116,9 +116,6 @@ def listing(models: str, tps: str, fits: str | None, out: Path) -> None:
     Products are those of a layer as vLLM fuses them, bfloat16. A model whose layers are put together otherwise (latent or linear
     attention, shared experts) has none, nor one that does not split so.
     """
-    from sim.specs.gpus import get_gpu
-    from sim.specs.models import get_model, list_models
-
     specs = [get_model(name.strip()) for name in (list_models() if models == "all" else models.split(","))]
     if not all(tp.strip().isdecimal() and 1 <= int(tp) <= 64 for tp in tps.split(",")):
         raise UsageError(f"--tp wants numbers of GPUs from 1 to 64, comma-separated, not {tps!r}")

@@ -171,7 +171,7 @@ def versions(*packages: str) -> dict[str, str]:
 
 
 @contextmanager
-def clocks(period_ms: int = CLOCK_PERIOD_MS) -> Iterator[list[tuple[float, float]]]:
+def clocks() -> Iterator[list[tuple[float, float]]]:
     """A list that fills with (MHz, W) of the first GPU while the block runs: under its power limit a card lowers its clock.
 
     Read by the driver's own tool; empty where there is none.
@@ -181,7 +181,7 @@ def clocks(period_ms: int = CLOCK_PERIOD_MS) -> Iterator[list[tuple[float, float
         yield readings
         return
     query = "--query-gpu=clocks.sm,power.draw"
-    command = ["nvidia-smi", f"--id={(*visible(), '0')[0]}", query, "--format=csv,noheader,nounits", f"--loop-ms={period_ms}"]
+    command = ["nvidia-smi", f"--id={(*visible(), '0')[0]}", query, "--format=csv,noheader,nounits", f"--loop-ms={CLOCK_PERIOD_MS}"]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as tool:
         reader = threading.Thread(target=lambda: readings.extend(filter(None, map(parsed, tool.stdout or ()))), daemon=True)
         reader.start()

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TextIO, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -42,20 +42,19 @@ class Budget:
         return self.left_s <= reserve_s
 
 
-def paced(items: Sequence[T], budget: Budget, name: str, *, reserve_s: float = 0.0, stream: TextIO | None = None) -> Iterator[T]:
+def paced(items: Sequence[T], budget: Budget, name: str, *, reserve_s: float = 0.0) -> Iterator[T]:
     """Yield items until the budget runs out, with a line of progress on stderr about every tenth of the way."""
-    out = sys.stderr if stream is None else stream
     tenth, before = max(1, len(items) // 10), budget.spent_s
     for index, item in enumerate(items):
         if budget.over(reserve_s):
-            print(f"{name}: budget spent after {index} of {len(items)} cells", file=out, flush=True)
+            print(f"{name}: budget spent after {index} of {len(items)} cells", file=sys.stderr, flush=True)
             return
         yield item
         if (index + 1) % tenth == 0 or index + 1 == len(items):
             spent = budget.spent_s
             left = (spent - before) / (index + 1) * (len(items) - index - 1)
             left = left if budget.seconds is None else max(min(left, budget.seconds - spent), 0.0)
-            print(f"{name}: {index + 1}/{len(items)} cells, {spent:.0f} s, about {left:.0f} s left", file=out, flush=True)
+            print(f"{name}: {index + 1}/{len(items)} cells, {spent:.0f} s, about {left:.0f} s left", file=sys.stderr, flush=True)
 
 
 def summarize(samples: Sequence[float], prefix: str) -> dict[str, float | int]:

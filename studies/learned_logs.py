@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from calibrate.logs.learn import learn_rates, served_priors
-from calibrate.logs.log_posterior import save
+from calibrate.logs.log_rates import save
 from calibrate.logs.requests import ServedLog
 from calibrate.measured_files import packaged_measurements, resolved
 from calibrate.sampling import Settings

@@ -6,18 +6,16 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.design.greedy import MeasurementPlan, Problem, choose, follow, linearised, thinned
+from calibrate.design.start import Start
+from calibrate.steps.iterations import StepCells
 from sim.errors import UsageError
-
-if TYPE_CHECKING:
-    from calibrate.design.start import Start
-    from calibrate.steps.iterations import StepCells
-    from sim.sweeps.decision import Decision
+from sim.sweeps.decision import Decision
 
 Array = NDArray[np.float64]
 Progress = Callable[[int, int], None]

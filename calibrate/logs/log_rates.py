@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import xarray as xr
 
+from calibrate.artifacts import write_posterior
+from calibrate.logs.learn import HOST, METRICS, Learnt, learn_rates, served_priors
+from calibrate.logs.requests import ServedLog
+from calibrate.sampling import Settings
+from calibrate.served.replay import replay
+from calibrate.served.runs import ServedRun
+from calibrate.served.time_units import check_times
+from calibrate.steps.iterations import KINDS
+from calibrate.steps.random_rates import value
+from sim.cost.provenance import Origin, Provenance
+from sim.cost.rates import UNITS, RateDraws
 from sim.errors import SimctlError
+from sim.rates.kinds import kinds_of
+from sim.rates.load import load_rates
+from sim.rates.posterior import STEP_TIME
+from sim.rates.priors import Prior
+from sim.rates.serving import HostRates, host_of_log
 from sim.shown import Figures, Shown
-
-if TYPE_CHECKING:
-    from calibrate.logs.learn import Learnt
-    from calibrate.logs.requests import ServedLog
-    from calibrate.sampling import Settings
-    from calibrate.served.runs import ServedRun
 
 CHECK_DRAWS = 20
 FIGURES = (("TTFT", "ttft_s", 50), ("TTFT", "ttft_s", 99), ("TPOT", "tpot_s", 50), ("TPOT", "tpot_s", 99), ("E2EL", "e2el_s", 50))
@@ -50,8 +62,6 @@ class LogRates(Shown):
 
     def save(self, path: Path) -> Path:
         """Write the posterior file."""
-        from calibrate.logs.log_posterior import save
-
         return save(path, self.served, self.log, self.learnt, self.priors, self.settings)
 
 
@@ -59,9 +69,6 @@ def rates_from_log(
     log: ServedLog, served: ServedRun, settings: Settings, from_datasheet: bool, progress: Callable[[str], None]
 ) -> LogRates:
     """Learn, and replay the log with what was learnt. Raises UsageError for a log that cannot be learnt from."""
-    from calibrate.logs.learn import learn_rates, served_priors
-    from calibrate.served.time_units import check_times
-
     check_times(served)
     priors, basis = served_priors(served, from_datasheet, log)
     learnt = learn_rates(served, log, priors, settings, progress=progress)
@@ -77,10 +84,6 @@ def misfits(replayed: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _replayed(served: ServedRun, log: ServedLog, learnt: Learnt) -> list[dict[str, Any]]:
     """Figures of the log's answered requests, measured, and simulated with their interval over draws."""
-    from calibrate.served.replay import replay
-    from sim.cost.rates import RateDraws
-    from sim.rates.serving import host_of_log
-
     runs = []
     for d in np.linspace(0, len(learnt.request_s) - 1, CHECK_DRAWS).round().astype(int).tolist():
         rates = learnt.rates.at(d)
@@ -97,10 +100,6 @@ def _replayed(served: ServedRun, log: ServedLog, learnt: Learnt) -> list[dict[st
 
 
 def _report(log: ServedLog, learnt: Learnt, priors: Any) -> dict[str, Any]:
-    from calibrate.logs.learn import HOST, METRICS
-    from calibrate.steps.random_rates import value
-    from sim.cost.rates import UNITS
-
     z = np.array([-1.6449, 0.0, 1.6449])
     learnt_about = [(name, UNITS[name], priors[name], getattr(learnt.rates, name)) for name in learnt.free]
     learnt_about.append(("host request_s", "s per request", HOST, learnt.request_s))
@@ -117,3 +116,39 @@ def _report(log: ServedLog, learnt: Learnt, priors: Any) -> dict[str, Any]:
         "misfit": dict(zip(METRICS, np.median(learnt.misfit, axis=0).tolist(), strict=True)),
         **asdict(learnt.diagnostics),
     }
+
+
+T5_SD = (5 / 3) ** 0.5  # of Student's t of five degrees of freedom, as which a model error is drawn
+
+
+def save(out: Path, run: ServedRun, log: ServedLog, learnt: Learnt, priors: Mapping[str, Prior], settings: Settings) -> Path:
+    """Write it. The log shows no kinds of iterations: the misfit of its decode times stands for all, and what the formula is known to miss
+    of this GPU's iterations and of what of the deployment was not measured there: one load does not show how that differs between loads.
+    """
+    shape, e, mark = (learnt.idata.posterior.sizes["chain"], learnt.idata.posterior.sizes["draw"]), log.experiment, hashlib.sha256()
+    for column in (e.arrival_s, e.prompt_tokens, e.output_tokens, e.ttft_s, e.e2el_s, log.waited_s):
+        mark.update(np.ascontiguousarray(column).tobytes())
+    count, gpu, dtype = int(log.answered.sum()), run.gpu.name, run.precision.weights
+    engine = run.engine if run.engine.startswith(run.limits.engine) else run.limits.engine
+    own = Provenance(Origin.SERVED, f"learnt from {count} requests of a served log", gpu, (dtype,), (run.tp,), (engine,), (run.model.name,))
+    own = replace(own, kinds=tuple(kinds_of(run.deployment)))
+    variables: dict[str, Any] = {n: (("chain", "draw"), np.asarray(getattr(learnt.rates, n), dtype=float).reshape(shape)) for n in UNITS}
+    known = load_rates(run.deployment).error
+    missed = np.hypot(learnt.misfit[:, 1:], 0.0 if known is None else np.std(np.log(known))) / T5_SD
+    variables["sigma"] = (("chain", "draw", "kind"), np.repeat(missed, len(KINDS), axis=1).reshape(*shape, len(KINDS)))
+    variables["request_s"] = (("chain", "draw"), learnt.request_s.reshape(shape))
+    return write_posterior(
+        out,
+        xr.Dataset(variables, coords={"kind": list(KINDS)}),
+        family=STEP_TIME,
+        gpu=gpu,
+        source=replace(own, evidence=f"rates of {gpu} as served, from {count} requests ({log.source})"),
+        sources={name: own if name in learnt.free else priors[name].provenance for name in UNITS},
+        data_fingerprint=mark.hexdigest(),
+        diagnostics=learnt.diagnostics,
+        settings=settings,
+        groups={"sample_stats": learnt.idata.sample_stats[["diverging"]].astype(np.int8)},
+        engine=log.source,
+        weight_dtype=dtype,
+        host_request_s=HostRates(float(np.median(learnt.request_s)), text=e.text).sent(text=True).request_s,
+    )

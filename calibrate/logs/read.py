@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,10 +25,9 @@ from calibrate.logs.pasted import pasted_log
 from calibrate.logs.requests import FEWEST, LoggedRequest, ServedLog, assemble, joined
 from calibrate.logs.tools import aiperf, bench_serve, guidellm
 from calibrate.served.runs import LOG_COLUMNS, ServedRun, read_experiments
-from calibrate.text_files import Row, csv_rows
 from sim.errors import UsageError
 from sim.files import text_of
-from sim.json_text import read_json
+from sim.json_text import MOST_VALUES, read_json
 from sim.workload.content import BlockHashes, SystemPrompt
 from sim.workload.loader_options import DEFAULT, LoadOptions
 from sim.workload.trace import Trace
@@ -216,3 +217,18 @@ def _row(where: str, row: Row, block_tokens: int) -> LoggedRequest:
         client=row.get("client") or "",
         content=BlockHashes(tuple(ids), block_tokens) if ids else SystemPrompt(system, int(length)) if system else None,
     )
+
+
+Row = dict[str, str | None]
+
+
+def csv_rows(text: str, name: str) -> tuple[tuple[str, ...], list[tuple[int, Row]]]:
+    """(columns, (line number, row) of every row below them). UsageError naming the line that cannot be split into fields."""
+    if text.count(",") + 16 * text.count("\n") > MOST_VALUES:
+        raise UsageError(f"{name}: more than {MOST_VALUES:,} values")
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    try:
+        columns = tuple(reader.fieldnames or ())
+        return columns, [(reader.line_num, row) for row in reader]
+    except csv.Error as error:
+        raise UsageError(f"{name}: line {reader.line_num}: {error}") from None

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from calibrate.sampling import Settings
 from calibrate.steps.calibration import Calibration, calibrate
 from calibrate.steps.fit import StepFit
 from calibrate.steps.gpu_priors import StartingPriors, starting_priors
+from calibrate.steps.grid_cells import Grid
 from calibrate.steps.iterations import concatenate
 from calibrate.steps.microbenchmarks import packaged_microbenchmarks
-
-if TYPE_CHECKING:
-    from calibrate.steps.grid_cells import Grid
-    from sim.rates.priors import Prior
-    from sim.specs.gpu import GpuSpec
+from sim.rates.priors import Prior
+from sim.specs.gpu import GpuSpec
 
 # Around a normal approximation, trajectories of seven steps turn round once: longer ones cost twice as many gradients, for no more draws
 TUNE, TARGET_ACCEPT, DEPTH = 200, 0.8, 3

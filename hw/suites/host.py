@@ -39,10 +39,10 @@ def _row(what: str, samples: list[float], unit: str = "s") -> dict[str, Any]:
     return {"what": what, "unit": unit, **summarize(samples, "value")}
 
 
-def _each(work: Callable[[], Any], count: int, repeats: int = REPEATS) -> list[float]:
+def _each(work: Callable[[], Any], count: int) -> list[float]:
     """Seconds of one of `count` things that `work` does, of each repeat, after one that is not counted."""
     found = []
-    for _ in range(repeats + 1):
+    for _ in range(REPEATS + 1):
         begun = time.perf_counter()
         work()
         found.append((time.perf_counter() - begun) / count)
@@ -109,12 +109,12 @@ def dispatcher() -> list[dict[str, Any]]:
         return [_row("dispatch", _each(burst, KERNELS))]
 
 
-def _queued_and_done(what: str, burst: Callable[[], Any], count: int, repeats: int = REPEATS) -> list[dict[str, Any]]:
+def _queued_and_done(what: str, burst: Callable[[], Any], count: int) -> list[dict[str, Any]]:
     """Rows of a burst of `count` launches: seconds of each until the host had queued them, and until the device had run them."""
     import torch
 
     queued, done = [], []
-    for _ in range(repeats + 1):
+    for _ in range(REPEATS + 1):
         torch.cuda.synchronize()
         begun = time.perf_counter()
         burst()

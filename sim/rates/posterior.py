@@ -82,7 +82,7 @@ def digest(attrs: Mapping[str, Any], variables: Mapping[str, NDArray[Any]]) -> s
     return mark.hexdigest()
 
 
-def read_posterior(path: str | Path, family: str = STEP_TIME) -> PosteriorFile:
+def read_posterior(path: str | Path) -> PosteriorFile:
     """Read and validate. Raises PosteriorError naming what is wrong; OSError when the file cannot be read at all."""
     beside = read_draws(path)
     if beside is None or digest(*beside) != beside[0].get("digest"):
@@ -97,11 +97,11 @@ def read_posterior(path: str | Path, family: str = STEP_TIME) -> PosteriorFile:
     missing = [name for name in REQUIRED if name not in attrs]
     if missing or not raw:
         raise PosteriorError(f"{path}: incomplete posterior (no {', '.join(missing) or 'draws'})")
-    if attrs["family"] != family:
-        raise PosteriorError(f"{path}: a posterior of {attrs['family']!r}, want {family!r}")
+    if attrs["family"] != STEP_TIME:
+        raise PosteriorError(f"{path}: a posterior of {attrs['family']!r}, want {STEP_TIME!r}")
     if digest(attrs, raw) != attrs["digest"]:
         raise PosteriorError(f"{path}: its content does not match its digest: edited or damaged")
-    if family == STEP_TIME and attrs["formula"] != formula_fingerprint():
+    if attrs["formula"] != formula_fingerprint():
         raise PosteriorError(f"{path}: learnt with another version of the formula: calibrate again")
     if unlabelled or any(v.dtype.kind not in "fiu" or not np.isfinite(v).all() for v in raw.values()):
         raise PosteriorError(f"{path}: posterior variables must be finite numbers and begin with (chain, draw)")

@@ -61,7 +61,7 @@ def delta_attention(hidden: int, heads: int, dim: int, conv: int, low_rank: bool
     return Recurrence("KDA", heads, matrices, small, 3 * width, width * dim, 3 * width * (conv - 1))
 
 
-def lightning(hidden: int, heads: int, dim: int, gate_norm: bool = True) -> Recurrence:
+def lightning(hidden: int, heads: int, dim: int) -> Recurrence:
     """Lightning attention (MiniMax): linear attention with a fixed decay for each head, its output gated and normalised."""
     width = heads * dim
     matrices = (
@@ -69,7 +69,7 @@ def lightning(hidden: int, heads: int, dim: int, gate_norm: bool = True) -> Recu
         Matrix("self_attn.output_gate", width, hidden),
         Matrix("self_attn.out_proj", hidden, width),
     )
-    return Recurrence("lightning", heads, matrices, width * gate_norm, 3 * width, width * dim, 0, flops_per_state=5)
+    return Recurrence("lightning", heads, matrices, width, 3 * width, width * dim, 0, flops_per_state=5)
 
 
 def short_conv(hidden: int, heads: int, width: int, bias: bool = False) -> Recurrence:

@@ -5,19 +5,24 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrate.steps.grid_cells import KIND, grid_shape
+from calibrate.steps.iterations import StepCells, make_cells
+from calibrate.steps.step_model import log_times
+from hw.cells import Cell, engine_grid
+from hw.engines.shapes import SHAPES
+from hw.suites.engine_grid import CHUNK_REPEATS, DECODE_REPEATS, WARM, checks, repeats
+from sim.cost.rates import Rates
+from sim.cost.work import iteration_work
 from sim.errors import UsageError
 from sim.files import write_text
-
-if TYPE_CHECKING:
-    from calibrate.steps.iterations import StepCells
-    from hw.cells import Cell
-    from sim.cost.rates import Rates
-    from sim.specs.gpu import GpuSpec
+from sim.specs.gpu import GpuSpec
+from sim.specs.hf_config import spec_from_config
+from sim.study.deployment import Deployment, Limits, plan_engine
 
 Array = NDArray[np.float64]
 SETUP_S = 0.02  # placing contexts and draining: what the packaged grids took beyond their iterations, a cell
@@ -38,9 +43,6 @@ class Candidates:
 
 def measurable_shape(model: Any) -> tuple[str, Any]:
     """(name, spec) of the shape `simctl measure` can run that is `model`, or the one nearest in size. UsageError when there is none."""
-    from hw.engines.shapes import SHAPES
-    from sim.specs.hf_config import spec_from_config
-
     specs = {name: spec_from_config(config, name, "shape") for name, config in SHAPES.items() if not name.startswith("tiny")}
     for name, spec in specs.items():
         if (spec.hidden, spec.vocab, spec.groups) == (model.hidden, model.vocab, model.groups):
@@ -55,10 +57,6 @@ def measurable_shape(model: Any) -> tuple[str, Any]:
 
 def candidates(model: Any, gpu: Any, precision: Any, rates: Rates) -> Candidates:
     """The engine grid of `model` on `gpu`, costed at `rates` (floats)."""
-    from hw.cells import engine_grid
-    from hw.suites.engine_grid import checks
-    from sim.study.deployment import Deployment, Limits, plan_engine
-
     name, spec = measurable_shape(model)
     deployment = Deployment(spec, gpu, precision, limits=Limits(**SERVER_LIMITS))
     config, _ = plan_engine(deployment)
@@ -88,10 +86,6 @@ def candidates(model: Any, gpu: Any, precision: Any, rates: Rates) -> Candidates
 
 def as_cells(grid: Any, name: str, spec: Any, precision: Any, gpu: GpuSpec) -> StepCells:
     """The cells' work as a table of step cells; their times (1 s) are unknown and must not be read."""
-    from calibrate.steps.grid_cells import KIND, grid_shape
-    from calibrate.steps.iterations import make_cells
-    from sim.cost.work import iteration_work
-
     works = [iteration_work(spec, grid_shape(spec, c.contexts, [(t, o) for o, t in c.chunks]), precision, gpu=gpu) for c in grid]
     label = f"{name} {precision.weights}"
     return make_cells(
@@ -101,10 +95,6 @@ def as_cells(grid: Any, name: str, spec: Any, precision: Any, gpu: GpuSpec) -> S
 
 def cost_s(grid: Any, cells: StepCells, rates: Rates, spec: Any, precision: Any, gpu: GpuSpec) -> Array:
     """Seconds to measure each cell under the grid's protocol, by the formula at `rates`."""
-    from calibrate.steps.step_model import log_times
-    from hw.cells import Cell
-    from hw.suites.engine_grid import CHUNK_REPEATS, DECODE_REPEATS, WARM, repeats
-
     step = np.exp(log_times(cells, rates)[0])
     decodes = [Cell("decode", c.contexts) for c in grid if c.contexts and c.chunks]
     decode_s = np.exp(log_times(as_cells(decodes, "", spec, precision, gpu), rates)[0]) if decodes else ()

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from calibrate.measured_files import engine_grids
+from calibrate.served.runs import read_served
+from calibrate.served.validation import ValidationReport, ValidationSettings, validate
+from calibrate.steps.calibrate_question import Calibrate
+from calibrate.steps.save import save
+from hw.jobs import Job
+from sim.specs.gpu import GpuSpec
 from sim.specs.precision import Precision
-
-if TYPE_CHECKING:
-    from calibrate.served.validation import ValidationReport
-    from hw.jobs import Job
-    from sim.specs.gpu import GpuSpec
-    from simctl.campaign.loop_kernels import Measure
+from simctl.campaign.loop_kernels import Measure
 
 RATE_PER_S = 4.0  # of the open loop, half a minute long
 GRID_S, SERVED_S = 60.0, 60.0
@@ -19,8 +21,6 @@ GRID_S, SERVED_S = 60.0, 60.0
 
 def engine_jobs(model: str) -> tuple[Job, Job]:
     """(eight cells of an engine's grid and more, as the time goes; a served load)."""
-    from hw.jobs import Job
-
     load = Job("served", "cuda", model, budget_s=SERVED_S, rates=(RATE_PER_S,), experiments=(f"open {RATE_PER_S:g}/s",))
     return Job("engine-grid", "cuda", model, budget_s=GRID_S), load
 
@@ -30,12 +30,6 @@ def engine_part(model: str, gpu: GpuSpec, out: Path, measured: Measure, how: dic
 
     Nothing is fitted to the load in either: the serving overhead is the packaged one.
     """
-    from calibrate.measured_files import engine_grids
-    from calibrate.served.runs import read_served
-    from calibrate.served.validation import ValidationSettings, validate
-    from calibrate.steps.calibrate_question import Calibrate
-    from calibrate.steps.save import save
-
     grid, load = engine_jobs(model)
     grids = engine_grids(gpu, [measured(grid, out / "engine", False)])
     result, _ = Calibrate(gpu, grids, folds=0, **how).answer()

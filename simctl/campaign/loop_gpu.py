@@ -6,15 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from calibrate.served.validation import ValidationReport
+from calibrate.steps.calibration import RateRow
+from hw.jobs import Job
+from sim.specs.gpu import GpuSpec
 from simctl.campaign.loop_engine import engine_part
 from simctl.campaign.loop_kernels import ComparedStep, Measure, compared, decode_steps, learn
-
-if TYPE_CHECKING:
-    from calibrate.served.validation import ValidationReport
-    from calibrate.steps.calibration import RateRow
-    from sim.specs.gpu import GpuSpec
 
 FORMAT = "simctl loop 1"
 SAMPLED: dict[str, Any] = {}  # settings of the fits, those of `calibrate`
@@ -47,8 +46,6 @@ class GpuLoop:
 
 def run(model: str, gpu: GpuSpec, budget_s: float, out: Path, measured: Measure, say: Callable[[str], None]) -> GpuLoop:
     """Measure, learn, predict, measure. Raises what its parts raise: SimctlError where something is missing or does not converge."""
-    from hw.jobs import Job
-
     say("1/4 measure the roofline and the host")
     files = [measured(Job(suite, "cuda"), out / suite, False) for suite in ("floor", "host")]
     learnt: list[tuple[Path, list[RateRow], str]] = []

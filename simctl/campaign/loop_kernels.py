@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrate.steps.calibration import RateRow
+from calibrate.steps.decode_cells import decode_question, read_decode
+from calibrate.steps.grid_cells import Grid
+from calibrate.steps.predict import predict
+from calibrate.steps.save import save
+from calibrate.steps.step_model import log_times
+from hw.jobs import Job
 from sim.errors import SimctlError
-
-if TYPE_CHECKING:
-    from calibrate.steps.calibration import RateRow
-    from calibrate.steps.grid_cells import Grid
-    from hw.jobs import Job
-    from sim.specs.gpu import GpuSpec
+from sim.rates.source import RateSource
+from sim.rates.stack_rates import stack_rates
+from sim.specs.decode_stack import KERNELS
+from sim.specs.gpu import GpuSpec
+from sim.study.deployment import Deployment
 
 Array = NDArray[np.float64]
 Measure = Callable[["Job", Path, bool], Path]  # (job, folder, whether to go on with what is there) -> the file written
@@ -50,12 +56,6 @@ class ComparedStep:
 
 def before_s(grid: Grid, gpu: GpuSpec, seed: int = 0) -> tuple[dict[str, tuple[float, float, float]], str]:
     """(5 %, 50 %, 95 % of every step of a grid as `what-if` answers it before anything was learnt here, what that rests on)."""
-    from calibrate.steps.step_model import log_times
-    from sim.rates.source import RateSource
-    from sim.rates.stack_rates import stack_rates
-    from sim.specs.decode_stack import KERNELS
-    from sim.study.deployment import Deployment
-
     rates = stack_rates(KERNELS, Deployment(grid.model, gpu), RateSource(None, seed=seed), DRAWS)
     low, middle, high = np.quantile(np.exp(log_times(grid.cells, rates.draws)), [0.05, 0.5, 0.95], axis=0)
     found = {str(name): (float(a), float(b), float(c)) for name, a, b, c in zip(grid.cells.cell, low, middle, high, strict=True)}
@@ -67,9 +67,6 @@ def learn(files: Sequence[Path], gpu: GpuSpec, out: Path, how: dict[str, Any]) -
 
     SimctlError where there are too few cells, or the sample has not converged.
     """
-    from calibrate.steps.decode_cells import decode_question
-    from calibrate.steps.save import save
-
     question = decode_question(gpu, files, folds=0, **how)
     if (cells := sum(len(grid.cells) for grid in question.grids)) < LEAST:
         raise SimctlError(f"{cells} decode steps are too few to learn from ({LEAST} at least): a longer --budget, or a smaller --model")
@@ -86,8 +83,6 @@ def decode_steps(job: Job, out: Path, measured: Measure, between: Callable[[Path
 
     The second run goes on with the first one's journal, so that no step is measured twice.
     """
-    from dataclasses import replace
-
     first = measured(replace(job, budget_s=FIRST_SHARE * budget_s), out / "first", False)
     between(first)
     folder = out / "rest"
@@ -101,9 +96,6 @@ def decode_steps(job: Job, out: Path, measured: Measure, between: Callable[[Path
 
 def compared(first: Path, every: Path, posterior: Path, gpu: GpuSpec) -> tuple[list[ComparedStep], str]:
     """(steps that nothing was learnt from, as measured; what the first prediction rests on). SimctlError where there are none."""
-    from calibrate.steps.decode_cells import read_decode
-    from calibrate.steps.predict import predict
-
     learnt = set(map(str, read_decode(first, gpu).cells.cell))
     grid = read_decode(every, gpu)
     after = {cell.cell: (cell.low_s, cell.predicted_s, cell.high_s) for cell in predict(grid, posterior, 0).cells}

@@ -5,21 +5,27 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import yaml
 
-from sim.errors import SimctlError
+from calibrate.measurement import open_measurement
+from calibrate.sampling import Diagnostics, Settings
+from calibrate.served.overhead import ServedRates, fit_overhead
+from calibrate.served.replay import Prediction, replay
+from calibrate.served.runs import Experiment, ServedRun, read_served
+from calibrate.served.scores import Replicates, Score, replicates, score
+from calibrate.steps.fit import StepFit
+from calibrate.steps.grid_cells import read_engine_grid
+from calibrate.steps.iterations import check_enough
+from calibrate.steps.random_rates import calibration_priors
+from hw.suites.served_plan import CPU_PLAN, open_loops
+from sim.cost.provenance import Origin, Provenance
+from sim.cost.rates import RateDraws, Rates
+from sim.errors import SimctlError, UsageError
 from sim.files import write_text
-
-if TYPE_CHECKING:
-    from calibrate.sampling import Diagnostics, Settings
-    from calibrate.served.overhead import ServedRates
-    from calibrate.served.replay import Prediction
-    from calibrate.served.runs import Experiment, ServedRun
-    from calibrate.served.scores import Replicates, Score
-    from sim.cost.rates import Rates
+from sim.specs.gpus import get_gpu
 
 PEAK_OVER_FLOOR = 2.0  # a roofline microbenchmark reaches this share of a laptop's peak, which no datasheet gives
 DRAWS = 20
@@ -38,12 +44,6 @@ class LearntHere:
 
 def require_cells(grid_file: Path, out: Path, budget_s: float) -> None:
     """Raise SimctlError when the engine grid has too few cells to learn from: a busy machine takes more of the budget for each."""
-    from calibrate.measurement import open_measurement
-    from calibrate.steps.grid_cells import read_engine_grid
-    from calibrate.steps.iterations import check_enough
-    from sim.errors import UsageError
-    from sim.specs.gpus import get_gpu
-
     gpu = get_gpu(str(datasheet(dict(open_measurement(grid_file).attrs), out / "this-machine.yaml")))
     try:
         check_enough(read_engine_grid(grid_file, gpu).cells)
@@ -53,16 +53,6 @@ def require_cells(grid_file: Path, out: Path, budget_s: float) -> None:
 
 def learn(grid_file: Path, served_file: Path, out: Path, settings: Settings) -> LearntHere:
     """Fit the step-time formula to the grid, then learn the serving overhead from the ladder and the lowest open loop of the served run."""
-    from calibrate.measurement import open_measurement
-    from calibrate.served.overhead import fit_overhead
-    from calibrate.served.runs import read_served
-    from calibrate.steps.fit import StepFit
-    from calibrate.steps.grid_cells import read_engine_grid
-    from calibrate.steps.random_rates import calibration_priors
-    from sim.cost.provenance import Origin, Provenance
-    from sim.cost.rates import RateDraws
-    from sim.specs.gpus import get_gpu
-
     attrs = dict(open_measurement(grid_file).attrs)
     gpu = get_gpu(str(datasheet(attrs, out / "this-machine.yaml")))
     grid, run = read_engine_grid(grid_file, gpu), read_served(served_file, gpu)
@@ -111,10 +101,6 @@ def datasheet(attrs: dict[str, Any], path: Path) -> Path:
 
 def predict_open_loop(learnt: LearntHere, rate_per_s: float, before: tuple[float, ...]) -> Prediction:
     """Predict the open loop that the second served run will add: the same arrivals and sizes, drawn in the same order."""
-    from calibrate.served.replay import replay
-    from calibrate.served.runs import Experiment
-    from hw.suites.served_plan import CPU_PLAN, open_loops
-
     planned = open_loops(1000, 0, (*before, rate_per_s), CPU_PLAN)[-1]
     assert planned.load is not None
     arrivals, sizes = planned.load
@@ -126,8 +112,6 @@ def predict_open_loop(learnt: LearntHere, rate_per_s: float, before: tuple[float
 
 def compare(learnt: LearntHere, predicted: Prediction, second: ServedRun, rate_per_s: float) -> tuple[list[Score], list[Replicates]]:
     """Scores of the new load, and how far the known loads lie apart in the two runs (SimctlError when the new one was void)."""
-    from calibrate.served.scores import replicates, score
-
     loops = [e for e in second.experiments if e.kind == "open"]
     new = next((e for e in loops if e.rate_per_s == rate_per_s and not e.replicate), None)
     if new is None:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
 
 import click
+
+from sim.machine_code_cache import MOST_BYTES, Entry
 
 
 @click.command("cache")
@@ -18,7 +23,6 @@ def command(clear: bool, as_json: bool) -> None:
     """
     from sim import machine_code_cache
     from sim.cluster.compiled import cache_directory
-    from simctl.text.cache_text import cache_lines
 
     if clear:
         machine_code_cache.clear()
@@ -28,3 +32,20 @@ def command(clear: bool, as_json: bool) -> None:
         click.echo(json.dumps({"root": root and str(root), "most_bytes": machine_code_cache.MOST_BYTES, "folders": folders}, indent=2))
     else:
         click.echo("\n".join(cache_lines(root, entries, current)))
+
+
+def cache_lines(root: Path | None, entries: Sequence[Entry], current: Path | None) -> list[str]:
+    """The table of a cache at `root`; `current` is the folder of this very version on this processor."""
+    if root is None:
+        return ["no folder for machine code: neither XDG_CACHE_HOME nor a home"]
+    total = sum(entry.size_bytes for entry in entries)
+    lines = [f"{root}: {total / 1e6:.1f} MB of at most {MOST_BYTES / 1e6:.0f}"]
+    if entries:
+        lines.append(f"{'folder':<18}{'MB':>6}  {'last used':<18}state")
+    for entry in entries:
+        used = datetime.fromtimestamp(entry.used_s).strftime("%Y-%m-%d %H:%M")
+        state = f"not used: {entry.fault}" if entry.fault else "of this version" if entry.folder == current else "of another version"
+        lines.append(f"{entry.folder.name:<18}{entry.size_bytes / 1e6:>6.1f}  {used:<18}{state}")
+    if not any(entry.folder == current and not entry.fault for entry in entries):
+        lines.append("none of this version: python -m sim.cluster.compile_fleet makes it")
+    return lines

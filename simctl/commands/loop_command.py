@@ -5,18 +5,23 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
 
 from sim.errors import SimctlError, UsageError
 from sim.files import made_folder, write_text
 from simctl.options.option_types import GPU
+from simctl.text.layout import aligned, fill
 from simctl.text.validate_text import replicate_table, score_table
 
 if TYPE_CHECKING:
     from hw.jobs import Job
+    from simctl.campaign.loop_gpu import GpuLoop
+    from simctl.campaign.loop_kernels import ComparedStep
     from simctl.campaign.loop_steps import LearntHere
 
 KNOWN_RATES, NEW_RATE = (0.5, 1.5), 1.0
@@ -98,7 +103,6 @@ def _on_gpu(hw: str | None, model: str, budget: float, out: Path) -> None:
     from hw import machine
     from sim.specs.gpus import get_gpu
     from simctl.campaign.loop_gpu import run
-    from simctl.text.loop_text import loop_table
 
     check_samplers()
     machine.resolve_device("cuda")
@@ -152,3 +156,32 @@ def _describe(learnt: LearntHere) -> str:
         f"(served {(r.c0_s - before.c0_s) * 1e3:+.2f} ms against stepped), linear {r.linear_flops_per_s / 1e9:.1f} Gflop/s, "
         f"API server {1e3 * (learnt.served.host.request_s + learnt.served.host.serial_s):.1f} ms per request; {learnt.diagnostics}"
     )
+
+
+def loop_table(found: GpuLoop) -> list[str]:
+    """Lines of the table and of its summary."""
+    lines = [f"{found.model} on {found.gpu}: steps that nothing was learnt from; ! lies outside its 90 % interval", ""]
+    rows = [
+        (s.cell, *(f"{1e3 * v:.2f}" for v in (s.before_s[1], s.after_s[1], s.measured_s)), *(_error(s, w) for w in ("before", "after")))
+        for s in found.steps
+    ]
+    lines += aligned(("step", "before ms", "learnt ms", "measured ms", "error before", "after"), rows)
+    lines += ["", *(_summary(found.steps, which) for which in ("before", "after"))]
+    lines += [fill(f"before: {found.before}"), fill(f"learnt: {found.diagnostics}"), ""]
+    rates = [(r.name, r.unit.split(" ")[0].rstrip(","), *(f"{v:.4g}" for v in (r.prior[1], *r.posterior))) for r in found.rates]
+    lines += aligned(("rate", "unit", "before", "5 %", "learnt", "95 %"), rows=rates, left=2)
+    if found.served is not None:
+        lines += ["", "Served load, median error of a request:"]
+        before, after = ({(s.experiment, s.metric): s for s in report.scores} for report in found.served)
+        served = [(*key, f"{before[key].median_abs:.1%}", f"{after[key].median_abs:.1%}") for key in before if key in after]
+        lines += aligned(("load", "metric", "before", "learnt"), served, left=2)
+    return lines
+
+
+def _error(step: ComparedStep, which: str) -> str:
+    return f"{100 * step.error(which):+.1f}%{' ' if step.inside(which) else '!'}"
+
+
+def _summary(steps: Sequence[ComparedStep], which: str) -> str:
+    size, inside = np.abs([s.error(which) for s in steps]), sum(s.inside(which) for s in steps)
+    return f"{which:6} median error {100 * np.median(size):.1f} %, largest {100 * size.max():.1f} %, {inside} of {len(steps)} inside"

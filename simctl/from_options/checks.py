@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from calibrate.logs.pasted import cards_of, is_pasted
+from calibrate.measured_files import resolved
+from calibrate.served.check import Check
 from sim.errors import UsageError
 from simctl.from_options.logs import reading_of, served_by
-
-if TYPE_CHECKING:
-    from calibrate.served.check import Check
 
 
 def check_of(logs: Sequence[str], options: Mapping[str, Any]) -> Check:
     """The check of these files and texts. A line that names its GPUs needs no --gpu. UsageError for a file that is not there."""
-    from calibrate.logs.pasted import cards_of, is_pasted
-    from calibrate.measured_files import resolved
-    from calibrate.served.check import Check
-
     given: list[str | Path] = []
     for each in logs:
         if is_pasted(each):

@@ -12,22 +12,31 @@ A pool takes the options of `simctl simulate` for model, GPU, engine and router,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from sim.cluster.autoscale import SIGNALS, Scaling
+from sim.cluster.clients import Retries
+from sim.cluster.encoders import EncoderSpec
+from sim.cluster.kv_moves import StoreSpec
+from sim.cluster.network import NetworkSpec
+from sim.cluster.pools import FETCHES, ROLES
+from sim.cluster.replica import ACTIONS, Change
+from sim.deployment.memory import resident_weight_bytes
 from sim.errors import UsageError
 from sim.files import text_of
 from sim.specs.lookup import did_you_mean
+from sim.study.fleet_spec import LINKS, Fleet, PoolSpec
 from sim.yaml_text import MAX_BYTES, read_yaml
+from simctl.from_options.deployment_pools import is_fleet, pools_of
 from simctl.options.file_options import option_value, options_by_name
+from simctl.options.simulate_options import POOL, POOL_OPTIONS
 
 if TYPE_CHECKING:
     from sim import Deployment
-    from sim.cluster.autoscale import Scaling
-    from sim.cluster.replica import Change
-    from sim.study.fleet_spec import Fleet, PoolSpec
 
 Deploy = Callable[[Mapping[str, Any]], "Deployment"]
 """Makes a deployment of a pool's options."""
@@ -116,13 +125,6 @@ def load_fleet(path: Path, deploy: Deploy, gpu: str | None = None) -> Fleet:
 
     Raises UsageError naming the place in the file.
     """
-    from sim.cluster.clients import Retries
-    from sim.cluster.encoders import EncoderSpec
-    from sim.cluster.kv_moves import StoreSpec
-    from sim.cluster.network import NetworkSpec
-    from sim.study.fleet_spec import Fleet
-    from simctl.from_options.deployment_pools import is_fleet, pools_of
-
     text = text_of(path, MAX_BYTES, path.name)
     root = At(path.name, read_yaml(text, path.name) if is_fleet(path, text) else pools_of(path, text))
     body = root.mapping(KEYS)
@@ -159,12 +161,6 @@ def load_fleet(path: Path, deploy: Deploy, gpu: str | None = None) -> Fleet:
 
 
 def _pool(at: At, place: int, deploy: Deploy, gpu: str | None) -> PoolSpec:
-    from dataclasses import replace
-
-    from sim.cluster.pools import FETCHES, ROLES
-    from sim.study.fleet_spec import LINKS, PoolSpec
-    from simctl.options.simulate_options import POOL_OPTIONS
-
     own = at.mapping([*POOL_KEYS, *POOL_OPTIONS])
     values = {key: each for key, each in own.items() if key in POOL_OPTIONS}
     for key in ("engine", "router"):
@@ -211,8 +207,6 @@ def _pool(at: At, place: int, deploy: Deploy, gpu: str | None) -> PoolSpec:
 
 def _options(at: At, values: Mapping[str, At]) -> dict[str, Any]:
     """All options of a pool: these values, else defaults."""
-    from simctl.options.simulate_options import POOL
-
     known = options_by_name(POOL)
     given = {known[key].name: option_value(each.where, each.value, known[key]) for key, each in values.items()}
     try:
@@ -222,9 +216,6 @@ def _options(at: At, values: Mapping[str, At]) -> dict[str, Any]:
 
 
 def _scaling(at: At, deployment: Deployment) -> Scaling:
-    from sim.cluster.autoscale import SIGNALS, Scaling
-    from sim.deployment.memory import resident_weight_bytes
-
     own = at.mapping(("signal", "target", "least", "period-s", "cold-start-s", "disk-gb-s", "down-after-s"))
     numbers = ("target", "period-s", "cold-start-s", "down-after-s")
     given: dict[str, Any] = {key.replace("-", "_"): own[key].number() for key in numbers if key in own}
@@ -240,8 +231,6 @@ def _scaling(at: At, deployment: Deployment) -> Scaling:
 
 
 def _change(at: At, pools: tuple[PoolSpec, ...]) -> Change:
-    from sim.cluster.replica import ACTIONS, Change
-
     own = at.mapping(("at-s", "pool", "replica", "action"))
     for key in ("at-s", "action"):
         if key not in own:

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from calibrate.logs.requests import ServedLog
+from calibrate.questions import served_log
+from calibrate.served.runs import ServedRun
+
 if TYPE_CHECKING:
-    from calibrate.logs.requests import ServedLog
-    from calibrate.served.runs import ServedRun
     from sim import Deployment
 
 DEPLOYMENT = ("model", "gpu", "dtype", "kv_dtype", "tp", "engine", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization",
@@ -36,6 +38,4 @@ def read_served_log(path: Path, options: Mapping[str, Any]) -> tuple[ServedLog, 
     """(requests, run of its name) of another tool's file, or of a server that was measured by URL. Raises UsageError where it is neither,
     or nothing says what served it.
     """
-    from calibrate.questions import served_log
-
     return served_log(path, served_by(options), reading_of(options))

@@ -10,17 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from sim.errors import UsageError
 from sim.files import text_of
+from sim.planning.spot import Spot
 from sim.specs.gpus import get_gpu, list_gpus, market
 from sim.yaml_text import MAX_BYTES, read_yaml
-
-if TYPE_CHECKING:
-    from sim.planning.spot import Spot
 
 NUMBER = int, float
 LOST = {
@@ -86,8 +84,6 @@ def _of_file(path: Path) -> tuple[dict[str, float], dict[str, Spot], dict[str, f
 
 
 def _spot(where: str, offer: Mapping[str, Any]) -> Spot:
-    from sim.planning.spot import Spot
-
     if "cold_start_s" not in offer:
         raise UsageError(f"{where}: losses_per_hour needs cold_start_s, the seconds until another replica is up")
     disk = {"disk_bytes_per_s": 1e9 * offer["disk_gb_s"]} if "disk_gb_s" in offer else {}

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from calibrate.logs.read import is_log
+from calibrate.measured_files import VALIDATION, validation_measurements
+from calibrate.served.in_processes import in_processes
+from calibrate.served.left_out import LeftOut, left_out
+from calibrate.served.runs import ServedRun, read_served
+from calibrate.served.time_units import check_times
+from calibrate.served.validation import ValidationReport, ValidationSettings, validate
 from sim.errors import UsageError
 from sim.files import package_path
+from sim.rates.serving import parse_overhead
 from sim.specs.lookup import did_you_mean
 from simctl.from_options.logs import read_served_log, served_by
 from simctl.from_options.questions import host_of
-
-if TYPE_CHECKING:
-    from calibrate.served.left_out import LeftOut
-    from calibrate.served.runs import ServedRun
-    from calibrate.served.validation import ValidationReport, ValidationSettings
 
 PACKAGED = "data/measured"
 Progress = Callable[[int, int], None] | None
@@ -44,25 +47,16 @@ def chosen_runs(name: str | None) -> list[Path]:
 
 def left_out_of_all(paths: list[Path], draws: int, report: Progress) -> list[LeftOut]:
     """Errors of every run with parts of its deployment left out of all that was learnt, and of those that nothing was learnt from."""
-    from calibrate.measured_files import validation_measurements
-    from calibrate.served.in_processes import in_processes
-
     paths = [*paths, *(path for path in validation_measurements() if "_served_" in path.name)]
     return [each for several in in_processes(_left_out_of, paths, (draws,), report) for each in several]
 
 
 def _left_out_of(path: Path, draws: int) -> list[LeftOut]:
-    from calibrate.measured_files import VALIDATION
-    from calibrate.served.left_out import left_out
-    from calibrate.served.runs import read_served
-
     return list(left_out(read_served(path), draws, path.parent.name == VALIDATION))
 
 
 def validate_all(paths: list[Path], options: Mapping[str, Any], report: Progress) -> list[ValidationReport]:
     """Reports in the order of the runs; several runs are replayed in processes of their own."""
-    from calibrate.served.in_processes import in_processes
-
     settings = _settings(options)
     if len(paths) == 1:
         return [_validated(paths[0], options, settings)]
@@ -70,9 +64,6 @@ def validate_all(paths: list[Path], options: Mapping[str, Any], report: Progress
 
 
 def _settings(options: Mapping[str, Any]) -> ValidationSettings:
-    from calibrate.served.validation import ValidationSettings
-    from sim.rates.serving import parse_overhead
-
     file = options["overhead"]
     overhead, on = parse_overhead(Path(file).read_bytes(), file) if file else None, host_of(options)
     if on is not None and overhead is not None:
@@ -83,16 +74,10 @@ def _settings(options: Mapping[str, Any]) -> ValidationSettings:
 
 
 def _validated(path: Path, options: Mapping[str, Any], settings: ValidationSettings) -> ValidationReport:
-    from calibrate.served.time_units import check_times
-    from calibrate.served.validation import validate
-
     run = _read(path, options)
     check_times(run)
     return validate(run, settings)
 
 
 def _read(path: Path, options: Mapping[str, Any]) -> ServedRun:
-    from calibrate.logs.read import is_log
-    from calibrate.served.runs import read_served
-
     return read_served_log(path, options)[1] if is_log(path) else read_served(path, given=served_by(options))

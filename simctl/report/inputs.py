@@ -8,8 +8,10 @@ from typing import Any
 
 from sim.errors import UsageError
 from sim.files import text_of
-from sim.netcdf import undamaged
-from sim.results.run_files import RUN_FILE
+from sim.netcdf import DamagedFileError, undamaged, whole
+from sim.planning.plan_file import MARK, checked
+from sim.rates.posterior import SCHEMA
+from sim.results.run_files import FAMILY, RUN_FILE, read_run_dataset
 from simctl.campaign.loop_gpu import FORMAT as LOOP
 from simctl.report.page import ReportPart
 
@@ -40,9 +42,6 @@ def part_of(path: Path) -> ReportPart:
 def _of_binary(file: Path) -> ReportPart:
     import h5netcdf
 
-    from sim.netcdf import DamagedFileError, whole
-    from sim.rates.posterior import SCHEMA
-    from sim.results.run_files import FAMILY, read_run_dataset
     from simctl.report import of_posterior, of_run
 
     def marks() -> list[str]:
@@ -61,7 +60,6 @@ def _of_binary(file: Path) -> ReportPart:
 
 
 def _of_text(file: Path) -> ReportPart:
-    from sim.planning.plan_file import MARK, checked
     from simctl.report import of_claims, of_compare, of_loop, of_plan, of_regime, of_validation
 
     text = text_of(file, MOST_BYTES)

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sim.closed_form.what_if import WhatIf, policies, step_seconds
+from sim.specs.attention_policy import AttentionPolicy
 from sim.units import format_tokens
 from simctl.report import charts
 from simctl.report.page import Picture, number, span
 
 if TYPE_CHECKING:
     from sim import RateDraws
-    from sim.closed_form.what_if import WhatIf
-    from sim.specs.attention_policy import AttentionPolicy
 
 SHORTEST, LONGEST, POINTS = 2**12, 2**20, 33  # contexts, tokens
 
@@ -36,8 +36,6 @@ def picture(q: WhatIf, rates: RateDraws) -> Picture:
 
 
 def _policies(q: WhatIf) -> Iterator[AttentionPolicy]:
-    from sim.closed_form.what_if import policies
-
     for policy in map(q.runner.policy, policies((max(q.budgets),))):
         beyond = policy.placement == "host" and q.deployment.gpu.unified_memory
         if policy.kind in ("dense", "blocks") and not q.runner.lacks(policy) and not beyond:
@@ -46,8 +44,6 @@ def _policies(q: WhatIf) -> Iterator[AttentionPolicy]:
 
 def _rows(q: WhatIf, policy: AttentionPolicy, rates: RateDraws) -> Iterator[charts.Row]:
     """A row for every context whose KV cache fits."""
-    from sim.closed_form.what_if import step_seconds
-
     d, batch = q.deployment, q.batches[0]
     free = d.memory().free
     for context in np.unique(np.append(np.geomspace(SHORTEST, max(LONGEST, q.context), POINTS), q.context)).tolist():

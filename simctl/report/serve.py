@@ -23,6 +23,8 @@ from sim.errors import SimctlError, UsageError, ending
 from sim.files import plain
 from simctl import __version__
 from simctl.options.file_options import command_line, options_by_name, options_of
+from simctl.report.of_run import part_of
+from simctl.report.page import number, render, span
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -76,7 +78,6 @@ class Question:
 
 def question_of(attrs: Mapping[str, Any], file: Path) -> Question:
     """The question of a run from the attributes of its run.nc. UsageError where there is none that sliders could move."""
-
     from simctl.options.simulate_options import PARSER
 
     try:
@@ -113,8 +114,6 @@ def answer(question: Question, values: Mapping[str, float], known: dict[Any, Any
     """Answer of `simctl simulate` at these values: figures with intervals, and distributions. `known` keeps rates. SimctlError."""
     from sim.study.simulate import run_study
     from simctl.from_options.questions import simulate_of
-    from simctl.report.of_run import part_of
-    from simctl.report.page import number, span
 
     given = question.moved(values)
     run = run_study(simulate_of(options_of("simulate", given)).study(known), keep_iterations=False)
@@ -278,8 +277,6 @@ def routes_of(page: str, answers: Callable[[str], tuple[int, dict[str, Any]]]) -
 def serve(path: Path, port: int) -> None:
     """Show the run at `path` until Ctrl-C. UsageError where it is none, or none that can be asked again; OSError of a port taken."""
     from sim.results.run_files import RUN_FILE, read_run_dataset
-    from simctl.report.of_run import part_of
-    from simctl.report.page import render
 
     file = path / RUN_FILE if path.is_dir() else path
     if not file.is_file():

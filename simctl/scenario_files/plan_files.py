@@ -12,11 +12,17 @@ import click
 
 from sim.errors import UsageError
 from sim.files import text_of
+from sim.planning.answer import PlanAnswer
+from sim.planning.emit import check_emits
+from sim.planning.plan_file import checked, known, saved, trials_of
+from sim.planning.race import RaceResult
+from sim.slo import parse_slo
+from simctl.from_options.questions import plan_of
+from simctl.options.plan_options import PARSER
+from simctl.scenario_files.scenario import ScenarioCell, versions
 
 if TYPE_CHECKING:
     from sim import Plan
-    from sim.planning.answer import PlanAnswer
-    from sim.planning.race import RaceResult
 
 MOST_BYTES = 64 << 20
 MARK = '"simctl_plan"'  # the first key
@@ -31,8 +37,6 @@ class PlanFile(NamedTuple):
 
 def plan_text(answer: PlanAnswer, arguments: Sequence[str]) -> str:
     """A plan file's text."""
-    from sim.planning.plan_file import saved
-
     arguments = _without(arguments, ("-o", "--out"))
     made_by, files = _made_of(arguments)
     return json.dumps(saved(answer, arguments, made_by, files)) + "\n"
@@ -40,8 +44,6 @@ def plan_text(answer: PlanAnswer, arguments: Sequence[str]) -> str:
 
 def plan_in(path: Path) -> PlanFile | None:
     """The plan that a file holds; None where it is no plan file. Raises UsageError for one of another version, or a damaged one."""
-    from sim.planning.plan_file import checked
-
     if not path.is_file():
         return None
     with path.open("rb") as file:
@@ -57,8 +59,6 @@ def plan_in(path: Path) -> PlanFile | None:
 
 def options_of_plan(plan: PlanFile) -> dict[str, Any]:
     """The options that asked a plan. Raises UsageError for what this simctl does not take, and for a class: importing it runs code."""
-    from simctl.options.plan_options import PARSER
-
     try:
         options = dict(PARSER.make_context("plan", list(plan.found["arguments"])).params)
     except click.UsageError as error:
@@ -72,9 +72,6 @@ def options_of_plan(plan: PlanFile) -> dict[str, Any]:
 
 def gone_on(question: Plan, plan: PlanFile, arguments: Sequence[str]) -> Plan:
     """The question with the trials of a plan file. Raises UsageError where they are of another simctl, or of other files."""
-    from sim.planning.plan_file import trials_of
-    from sim.slo import parse_slo
-
     if _made_of(arguments) != (plan.found["made_by"], plan.found["files"]):
         raise UsageError(f"{plan.name}: its trials are of another simctl, or of other files: plan it again without --more-time")
     return replace(question, known=trials_of(plan.found, len(parse_slo(question.slo, question.goodput)), plan.name))
@@ -82,11 +79,6 @@ def gone_on(question: Plan, plan: PlanFile, arguments: Sequence[str]) -> Plan:
 
 def known_of(plan: PlanFile, options: Mapping[str, Any]) -> RaceResult:
     """What the trials of a plan file say of its choices. Raises UsageError where those are no choices any more."""
-    from sim.planning.emit import check_emits
-    from sim.planning.plan_file import known, trials_of
-    from sim.slo import parse_slo
-    from simctl.from_options.questions import plan_of
-
     question = plan_of(options)
     choices, _ = question.choices()
     if options.get("emit"):
@@ -113,7 +105,5 @@ def _without(arguments: Sequence[str], valued: Sequence[str]) -> list[str]:
 
 def _made_of(arguments: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
     """(versions of what answers, digests of the files that the words name)."""
-    from simctl.scenario_files.scenario import ScenarioCell, versions
-
     words = [each for word in arguments for each in (word, word.partition("=")[2])]
     return versions(), ScenarioCell("plan", {}, {"arguments": words}).inputs()["files"]

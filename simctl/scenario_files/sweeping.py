@@ -9,31 +9,25 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from sim.errors import INTERRUPTED, SimctlError, UsageError
+from sim.sweeps.executor import WorkerPool, local_pool, outcomes
+from sim.sweeps.figures import figures_of, variables_of
+from sim.sweeps.store import Store, open_store
+from simctl.from_options.dask_workers import dask_pool
+from simctl.scenario_files.scenario import Scenario, versions
+from simctl.scenario_files.sweep_cell import CellTask, answered, key_of
 from simctl.text.layout import fill
-
-if TYPE_CHECKING:
-    from sim.sweeps.executor import WorkerPool
-    from sim.sweeps.store import Store
-    from simctl.scenario_files.scenario import Scenario
-    from simctl.scenario_files.sweep_cell import CellTask
+from simctl.text.sweep_progress import SweepProgress, best_text, duration, shape_text
 
 LONGEST_TRIAL_S = 60.0  # that a dry run waits for one cell
 
 
 def sweep(scenario: Scenario, out: Path, options: Mapping[str, Any]) -> None:
     """Fill the store of a scenario and print what there is. `options` are those of the command; KeyboardInterrupt exits with 130."""
-    from sim.sweeps.executor import outcomes
-    from sim.sweeps.figures import variables_of
-    from sim.sweeps.store import open_store
-    from simctl.scenario_files.scenario import versions
-    from simctl.scenario_files.sweep_cell import answered
-    from simctl.text.sweep_progress import SweepProgress, best_text, shape_text
-
     figures, tasks = tasks_of(scenario)
     best = [*(name for name in scenario.report if name in figures), *figures]  # the first of them that is a number
     design, labels = scenario.design, [cell.label for cell in scenario.cells]
@@ -73,9 +67,6 @@ def sweep(scenario: Scenario, out: Path, options: Mapping[str, Any]) -> None:
 
 def tasks_of(scenario: Scenario) -> tuple[tuple[str, ...], list[CellTask]]:
     """The figures to keep of a scenario's cells, and what a worker gets of each. Raises UsageError where there are none to keep."""
-    from sim.sweeps.figures import figures_of
-    from simctl.scenario_files.sweep_cell import CellTask, key_of
-
     given = [*scenario.fixed, *scenario.design.axes]
     figures = figures_of(scenario.command, scenario.report, given)
     if not figures:
@@ -84,9 +75,6 @@ def tasks_of(scenario: Scenario) -> tuple[tuple[str, ...], list[CellTask]]:
 
 
 def _workers(options: Mapping[str, Any]) -> Any:
-    from sim.sweeps.executor import local_pool
-    from simctl.from_options.dask_workers import dask_pool
-
     count = options.get("workers") or os.cpu_count() or 1
     opened: Callable[[], AbstractContextManager[WorkerPool]]
     opened = partial(local_pool, count) if options.get("dask") is None else partial(dask_pool, options["dask"], count)
@@ -95,10 +83,6 @@ def _workers(options: Mapping[str, Any]) -> Any:
 
 def dry_run(scenario: Scenario, options: Mapping[str, Any]) -> None:
     """Print what a sweep would be, and about how long it takes."""
-    from sim.sweeps.executor import local_pool
-    from simctl.scenario_files.sweep_cell import answered
-    from simctl.text.sweep_progress import duration, shape_text
-
     figures, tasks = tasks_of(scenario)
     design = scenario.design
     click.echo(click.style(fill(scenario.question), bold=True))

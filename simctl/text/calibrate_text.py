@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from calibrate.steps.calibration import Calibration
+from calibrate.steps.grid_cells import Grid
 from simctl.text.layout import aligned, fill
-
-if TYPE_CHECKING:
-    from calibrate.steps.calibration import Calibration
-    from calibrate.steps.grid_cells import Grid
 
 Interval = Sequence[float]  # 5, 50, 95 %
 # A unit as UNITS has it begins with one of these; the prefix is chosen by the size of what is printed.

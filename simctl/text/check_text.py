@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import click
 
+from calibrate.served.causes import Factor
+from calibrate.served.check import CheckAnswer
 from sim.units import format_seconds
 from simctl.text.layout import aligned, fill
-
-if TYPE_CHECKING:
-    from calibrate.served.causes import Factor
-    from calibrate.served.check import CheckAnswer
 
 NAMES = {
     "launch": "host: launches",

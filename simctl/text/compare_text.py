@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from sim.planning.compare import Card, Comparison
 from sim.units import format_number
 from simctl.text.heading import model_title
 from simctl.text.layout import WIDTH, aligned, fill
-
-if TYPE_CHECKING:
-    from sim.planning.compare import Card, Comparison
 
 HEADER = ("USD/h", "in", "out", "user", "GPU", "chance", "kW")
 LEGEND = "USD/h; USD per million tokens in and out; tok/s of a user and per GPU; kW: sum of power limits"

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import numpy as np
+from numpy.typing import NDArray
 
-from calibrate.design.designed import ENOUGH
+from calibrate.design.designed import ENOUGH, Designed
+from calibrate.design.greedy import MeasurementPlan
 from simctl.text.layout import fill, table
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from calibrate.design.designed import Designed
-    from calibrate.design.greedy import MeasurementPlan
 
 MOST_COLUMNS = 3
 

@@ -6,16 +6,18 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from calibrate.measured_files import engine_grids, resolved
+from calibrate.steps.grid_cells import read_engine_grid
+from calibrate.steps.held_out import Scores
+from calibrate.steps.predict import Predicted, pooled, predict
 from sim.errors import UsageError
+from sim.rates.posterior import best_posterior, packaged_posteriors, read_posterior
+from sim.specs.gpus import get_gpu
 from simctl.text.layout import table
-
-if TYPE_CHECKING:
-    from calibrate.steps.held_out import Scores
-    from calibrate.steps.predict import Predicted
 
 LOGS = (".json", ".jsonl", ".csv")
 HEADS = ("cells", "n", "median", "p90", "worst", "bias", "in 90")
@@ -23,12 +25,6 @@ HEADS = ("cells", "n", "median", "p90", "worst", "bias", "in 90")
 
 def run(hw: str | None, given: Sequence[Path], posterior: Path | None, seed: int, as_json: bool) -> None:
     """Read, predict, print. Raises UsageError when a file is no engine grid, or when one is of another GPU than `hw` or than the first."""
-    from calibrate.measured_files import engine_grids, resolved
-    from calibrate.steps.grid_cells import read_engine_grid
-    from calibrate.steps.predict import predict
-    from sim.rates.posterior import best_posterior, packaged_posteriors, read_posterior
-    from sim.specs.gpus import get_gpu
-
     if logs := [path.name for path in given if path.suffix.lower() in LOGS]:
         raise UsageError(f"{', '.join(logs)}: --grid is of engine grids (.nc); a served log is --run LOG")
     gpu = get_gpu(hw) if hw else read_engine_grid(resolved(given[0])).gpu
@@ -47,8 +43,6 @@ def run(hw: str | None, given: Sequence[Path], posterior: Path | None, seed: int
     for each in found:
         _show(each)
     if len(found) > 1:
-        from calibrate.steps.predict import pooled
-
         click.echo("\nall files")
         click.echo(table(HEADS, [_row(part.cells, part.scores) for part in pooled(found)]))
 

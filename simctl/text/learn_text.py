@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from calibrate.served.check import CheckAnswer
 from sim.results.intervals import Z_90
 from simctl.text.calibrate_text import rate_table, say
 from simctl.text.layout import table
-
-if TYPE_CHECKING:
-    from calibrate.served.check import CheckAnswer
 
 
 def show_host(answer: CheckAnswer, as_json: bool) -> None:

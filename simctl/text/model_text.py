@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from typing import Any
 
+from sim.deployment.memory import resident_weight_bytes
+from sim.specs.model import LayerGroup, Mixer, Mlp, ModelSpec
+from sim.specs.precision import ACTIVATION_BYTES, STATE_BYTES, Precision
 from sim.units import format_bytes, format_tokens
 from simctl.text.layout import aligned, wrapped
-
-if TYPE_CHECKING:
-    from sim.specs.model import LayerGroup, Mixer, Mlp, ModelSpec
 
 WEIGHT_DTYPES = ("bf16", "fp8", "int4", "mxfp4", "nvfp4")
 _LAYER_WORDS = {"attention": "full", "mla": "MLA", "compressed": "compressed", "gdn": "GDN", "none": "MLP"}
@@ -22,9 +23,6 @@ def catalogue(specs: list[ModelSpec]) -> list[str]:
 
 def describe(spec: ModelSpec) -> dict[str, Any]:
     """Shape and derived counts as plain data; bytes for bf16 KV unless the key says otherwise."""
-    from sim.deployment.memory import resident_weight_bytes
-    from sim.specs.precision import ACTIVATION_BYTES, STATE_BYTES, Precision
-
     return {
         "name": spec.name,
         "source": spec.source,
@@ -60,8 +58,6 @@ def _checkpoint(spec: ModelSpec) -> dict[str, Any] | None:
 
 
 def _group(group: LayerGroup, hidden: int) -> dict[str, Any]:
-    from dataclasses import asdict
-
     layer = {"count": group.count, "params_per_layer": group.layer_params(hidden)}
     return layer | {"mixer": asdict(group.mixer), "mlp": asdict(group.mlp)}
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 import sys
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from sim.planning.choices import Choice
+from sim.planning.race import SearchProgress
 from simctl.text.layout import WIDTH
 from simctl.text.progress import LiveLine
-
-if TYPE_CHECKING:
-    from sim.planning.choices import Choice
-    from sim.planning.race import SearchProgress
 
 SELDOM_S = 10.0
 CLOCK = 12  # columns of the seconds in front

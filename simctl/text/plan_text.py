@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from itertools import zip_longest
-from typing import TYPE_CHECKING
 
 import click
 
+from sim.planning.answer import PlanAnswer
+from sim.planning.front import Point
+from sim.planning.growth import Month
+from sim.planning.race import RaceResult
 from sim.planning.words import conclusion, named
 from sim.results.power import power_words
 from sim.specs.api_prices import api_price
 from simctl.text.heading import model_title
 from simctl.text.layout import aligned, fill
-
-if TYPE_CHECKING:
-    from sim.planning.answer import PlanAnswer
-    from sim.planning.front import Point
-    from sim.planning.growth import Month
-    from sim.planning.race import RaceResult
 
 MOST_ROWS = 12
 MOST_SAME = 3  # equal choices that are named

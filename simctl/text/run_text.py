@@ -8,8 +8,10 @@ from typing import Any
 import click
 
 from sim.errors import UsageError
+from sim.results.chance import CERTAINTY
 from sim.results.paired import NO_PAIRS, difference, level
 from sim.sweeps.figures import flatten, interval_of, is_void
+from sim.units import format_number, format_range
 from simctl.text.layout import folded
 
 RATE = "request-rate"
@@ -30,9 +32,6 @@ def print_table(labels: list[dict[str, str]], answers: list[dict[str, Any]], rep
 
 def conclusion(labels: list[dict[str, str]], goals: list[dict[str, Any]]) -> str:
     """One sentence: the first cell of the sweep that meets its goal with CERTAINTY, and which before it may; or that none does."""
-    from sim.results.chance import CERTAINTY
-    from sim.units import format_number
-
     bound, certainty = f"{goals[0]['metric']} <= {format_number(goals[0]['limit'])}", f"{100 * CERTAINTY:.0f} %"
     names = [_named(label) for label in labels]
     first = next((i for i, goal in enumerate(goals) if goal["certain"]), None)
@@ -67,8 +66,6 @@ def compared(labels: list[dict[str, str]], answers: list[dict[str, Any]], report
 
 
 def _apart(label: dict[str, str], gap: tuple[float, float, float]) -> str:
-    from sim.units import format_number, format_range
-
     return f"{_named(label)} ({'+' if gap[0] > 0 else ''}{format_number(gap[0])} {format_range(*gap[1:])})"
 
 
@@ -116,8 +113,6 @@ def _chance(goal: dict[str, Any]) -> str:
 
 
 def _show(value: Any, noise: Any) -> str:
-    from sim.units import format_number, format_range
-
     def one(item: Any) -> str:
         if item is None:
             return "none"

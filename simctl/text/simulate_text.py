@@ -8,17 +8,28 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sim.closed_form.fidelity import risk_sentence
+from sim.engine.config import EngineConfig
 from sim.engine.versions import NEWEST
+from sim.rates.assumed import assumed
+from sim.rates.load import OUTSIDE, scope_notes
+from sim.results.metrics import tenant_figures
+from sim.results.power import power_words
+from sim.results.slowest import burst_of
+from sim.results.tables import benchmark_table
+from sim.specs.precision import checkpoint_notes
+from sim.study.deployment import Limits, default_batch_limits, kv_block_interval, refused_seqs
+from sim.study.epochs import LONGEST_S, too_long
+from sim.study.simulate import Goal
+from sim.study.studied import PlannedPool, Study
+from sim.units import format_bytes, format_number
+from sim.workload.trace import Trace
+from simctl.text.fleet_text import fleet_lines
 from simctl.text.heading import dtype_words, grounds, model_title
 from simctl.text.layout import fill
 
 if TYPE_CHECKING:
     from sim import Deployment, Run
-    from sim.engine.config import EngineConfig
-    from sim.study.deployment import Limits
-    from sim.study.simulate import Goal
-    from sim.study.studied import PlannedPool, Study
-    from sim.workload.trace import Trace
 
 WORDS = {"full": "whole contexts", "window": "windows", "chunk": "chunks", "state": "states"}
 MANY = 2_000  # requests from which it shows which way a run was simulated
@@ -27,8 +38,6 @@ SATURATED = 0.05  # share of the requests waiting at the last arrival from which
 
 
 def _goal_line(goal: Goal) -> str:
-    from sim.units import format_number
-
     over = "over rates, for a load that lasts" if goal.lasting else "over rates and run noise"
     met = f"{'met' if goal.value <= goal.limit else 'missed'} ({format_number(goal.value)})"
     return fill(f"goal {goal.metric} <= {format_number(goal.limit)}: {met}; chance {goal.chance} {over}", later="  ")
@@ -36,10 +45,6 @@ def _goal_line(goal: Goal) -> str:
 
 def _notes(pool: PlannedPool, study: Study, explain: bool) -> Iterator[str]:
     """What serves, and what its rates rest on."""
-    from sim.rates.assumed import assumed
-    from sim.rates.load import OUTSIDE, scope_notes
-    from sim.specs.precision import checkpoint_notes
-
     deployment, rates = pool.spec.deployment, pool.rates
     yield _served(pool, bool(study.fleet), explain)
     yield from _engine_notes(deployment, pool.config, study.workload.trace)
@@ -64,11 +69,6 @@ def _version_taken(limits: Limits) -> str:
 
 def render(run: Run, explain: bool = False) -> None:
     """Print a run's table and its answer or, to `explain` it, all figures and what they rest on."""
-    from sim.results.power import power_words
-    from sim.results.tables import benchmark_table
-    from sim.study.epochs import LONGEST_S, too_long
-    from simctl.text.fleet_text import fleet_lines
-
     study, config = run.study, run.config
     for note in dict.fromkeys(note for pool in run.pools for note in _notes(pool, study, explain)):
         _say(note)
@@ -118,9 +118,6 @@ def uncompiled(run: Run) -> str:
 
 def _burst(run: Run) -> str:
     """Which seconds the p99 of TTFT is from, where they are few."""
-    from sim.results.slowest import burst_of
-    from sim.units import format_number
-
     found = burst_of(run.record)
     if found is None:
         return ""
@@ -135,8 +132,6 @@ def _burst(run: Run) -> str:
 
 def _on_hosts(run: Run, figure: str, narrower: float) -> str:
     """The range over hosts, and what narrows it."""
-    from sim.units import format_number
-
     shown = (("mean_ttft_ms", "mean TTFT"), ("mean_tpot_ms", "mean TPOT"))
     ranges = [f"{name} {format_number(low)} to {format_number(high)} ms" for key, name in shown for low, high in [run.rate_intervals[key]]]
     what = "end-to-end times" if figure == "mean_e2el_ms" else "first tokens"
@@ -213,8 +208,6 @@ def _say(text: str) -> None:
 
 
 def _print_tenants(run: Run) -> None:
-    from sim.results.metrics import tenant_figures
-
     click.echo(f"{'tenant':<20}{'requests':>10}{'completed':>11}{'mean TTFT':>13}{'P99 TTFT':>13}  (ms)")
     for name, figures in tenant_figures(run.record).items():
         row = f"{name or '(none)':<20.19}{figures['num_prompts']:>10}{figures['completed']:>11}"
@@ -223,9 +216,6 @@ def _print_tenants(run: Run) -> None:
 
 def _engine_notes(d: Deployment, config: EngineConfig, trace: Trace) -> list[str]:
     """Notes on the engine and its attention beyond the limits."""
-    from sim.study.deployment import default_batch_limits, kv_block_interval, refused_seqs
-    from sim.units import format_bytes
-
     notes = []
     if d.limits.engine == "vllm" and d.limits.max_model_len == "auto" and config.max_model_len < d.model.max_context:
         notes.append(
@@ -253,8 +243,6 @@ def _engine_notes(d: Deployment, config: EngineConfig, trace: Trace) -> list[str
     if attention.kind != "dense" or attention.placement != "hbm":
         notes.append(f"attention: {attention.label}")
     if attention.selects:
-        from sim.closed_form.fidelity import risk_sentence
-
         notes.append(risk_sentence(attention.k, int((trace.prompt_tokens + trace.output_tokens).max()), d.model.name))
     if d.limits.draft:
         notes.append(f"drafts: {config.options['draft_tokens']} tokens of {d.limits.draft.name}")

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from sim.sweeps.store import Store
 from sim.units import format_number, format_range
 from simctl.text.progress import LiveLine
-
-if TYPE_CHECKING:
-    from sim.sweeps.store import Store
 
 MORE_IS_BETTER = ("throughput", "goodput", "chance", "per_s", "tok_s")
 LINES_EVERY_S = 10.0

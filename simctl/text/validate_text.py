@@ -5,22 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from statistics import median
+from typing import Any
 
 import click
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrate.served.figures import FigureScore
+from calibrate.served.left_out import KINDS, LOADS, PARTS, LeftOut
+from calibrate.served.replay import Prediction
+from calibrate.served.runs import Experiment
+from calibrate.served.scores import LEVELS, QUANTILES, Replicates, Score, coverage, distributions, reliability
+from calibrate.served.validation import ValidationReport
+from sim.study.deployment import kv_block_interval, plan_engine
 from sim.units import format_seconds
 from simctl.text.layout import aligned, fill, wrapped
-
-if TYPE_CHECKING:
-    from calibrate.served.figures import FigureScore
-    from calibrate.served.left_out import LeftOut
-    from calibrate.served.replay import Prediction
-    from calibrate.served.runs import Experiment
-    from calibrate.served.scores import Replicates, Score
-    from calibrate.served.validation import ValidationReport
 
 LABEL = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2el_s": "E2EL", "p99_ttft_s": "p99 TTFT"}
 MOST_LOADS = 2  # whose figures are printed
@@ -125,8 +125,6 @@ def together(reports: list[ValidationReport]) -> str:
 
 
 def _coverage(scores: list[Score]) -> str:
-    from calibrate.served.scores import coverage
-
     return ", ".join(f"{100 * v:.0f} % ({LABEL[m]})" for m, v in coverage(scores).items())
 
 
@@ -155,8 +153,6 @@ def _cached(experiment: Experiment, predicted: Prediction) -> tuple[int, int]:
 
 
 def _blocks(report: ValidationReport) -> str:
-    from sim.study.deployment import kv_block_interval, plan_engine
-
     config, _ = plan_engine(report.run.deployment)
     span = kv_block_interval(report.run.deployment)
     return f"KV blocks: {config.num_gpu_blocks}, {f'predicted from memory, 90 % interval {span[0]} - {span[1]}' if span else 'as given'}."
@@ -164,9 +160,6 @@ def _blocks(report: ValidationReport) -> str:
 
 def as_dict(report: ValidationReport) -> dict[str, Any]:
     """A report as JSON has it."""
-    from calibrate.served.scores import LEVELS, QUANTILES, distributions, reliability
-    from sim.study.deployment import kv_block_interval, plan_engine
-
     run, served = report.run, report.served
     within = reliability(report.pairs, served.overhead.noise, served.overhead.run_noise)
     return {
@@ -201,11 +194,6 @@ def left_out_rows(found: list[LeftOut]) -> list[dict[str, Any]]:
     """One row per part and metric: servers, loads, requests; the median over loads of the median error and of the bias; the share of
     requests inside their 90 % interval.
     """
-    from statistics import median
-
-    from calibrate.served.left_out import KINDS, PARTS
-    from calibrate.served.scores import coverage
-
     rows = []
     for part in PARTS + KINDS:
         here = [each for each in found if each.part == part]
@@ -231,11 +219,6 @@ def left_out_cells(found: list[LeftOut]) -> list[dict[str, Any]]:
     interval, and that share's own 90 % interval were the predictions right: all requests of one server are off alike, so that few servers
     show little.
     """
-    from statistics import median
-
-    from calibrate.served.left_out import KINDS, LOADS, PARTS
-    from calibrate.served.scores import coverage
-
     rows = []
     for part, load in ((part, load) for part in PARTS + KINDS for load in LOADS):
         cell = [each for each in found if (each.part, each.load) == (part, load)]
@@ -264,8 +247,6 @@ def _by_chance(cell: list[LeftOut], metric: str) -> NDArray[np.float64]:
 
 def left_out_cells_table(found: list[LeftOut]) -> str:
     """The rows of `left_out_cells` for readers, and how many of them hold what they should, and would were predictions right."""
-    from calibrate.served.left_out import KINDS, LOADS, PARTS
-
     cells, low, high = left_out_cells(found), *HELD
     rows = []
     for cell in cells:

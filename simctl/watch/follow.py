@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import math
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from sim.errors import UsageError
+from hw.serve.http_stream import StreamError, get_text
+from sim.errors import SimctlError, UsageError
+from sim.twin.prometheus import Snapshot, read_snapshot
+from sim.twin.twin import Twin
 from simctl.watch.kept import Kept
 from simctl.watch.live import History
-from simctl.watch.load_trace import LoadTrace
-from simctl.watch.scrape import scrape_all
 from simctl.watch.text import lines_of
-
-if TYPE_CHECKING:
-    from sim.twin.twin import Twin
 
 MOST_PATIENCE_S = 5.0
 
@@ -65,3 +66,53 @@ def follow(
         if options["duration"] is not None and turn * every > options["duration"]:
             return
         time.sleep(max(0.0, began + turn * every - time.monotonic()))
+
+
+def scrape_all(servers: Sequence[tuple[str, Mapping[str, str]]], at_s: float, patience_s: float) -> list[Snapshot | str]:
+    """A snapshot of each URL, asked with its own headers, or in a few words why there is none. Never raises for what a server does."""
+
+    async def one(url: str, headers: Mapping[str, str]) -> Snapshot | str:
+        try:
+            text = await asyncio.wait_for(get_text(f"{url}/metrics", headers), patience_s)
+            return read_snapshot(text, at_s)
+        except TimeoutError:
+            return f"no answer in {patience_s:g} s"
+        except StreamError as error:
+            return f"refused: {error}"[:120]
+        except OSError as error:
+            return error.strerror or type(error).__name__
+        except SimctlError as error:
+            return str(error)
+
+    async def together() -> list[Snapshot | str]:
+        return await asyncio.gather(*(one(*server) for server in servers))
+
+    return asyncio.run(together())
+
+
+ROTATES_AT_BYTES = 64 << 20  # the file so far then becomes FILE.1, and the one before it goes
+MOST_PER_S = 5_000.0  # requests a server could have taken: more is a counter that jumped
+
+
+class LoadTrace:
+    """Arrivals at `path`, or nowhere. Raises OSError where the disk takes no more."""
+
+    def __init__(self, path: Path | None, rotates_at_bytes: int = ROTATES_AT_BYTES) -> None:
+        self._path, self._limit = path, rotates_at_bytes
+        if path is not None:
+            path.write_text("", encoding="utf-8")
+
+    def add(self, begin_s: float, seconds: float, count: float, prompt_tokens: float, output_tokens: float, servers: int) -> str:
+        """Append a window's arrivals, evenly over it, with mean lengths: metrics say no more. Returns why there are none, or nothing."""
+        if self._path is None or math.isnan(prompt_tokens):
+            return ""
+        if count > MOST_PER_S * seconds * servers:
+            return f"{count:.3g} requests in {seconds:.3g} s: a counter jumped; they are not in the trace"
+        lengths = {"prompt_tokens": max(1, round(prompt_tokens)), "output_tokens": max(1, round(output_tokens))}
+        times = (begin_s + seconds * (i + 0.5) / count for i in range(round(count)))
+        text = "".join(json.dumps({"arrival_s": round(each, 4)} | lengths) + "\n" for each in times)
+        if self._path.stat().st_size + len(text) > self._limit:
+            os.replace(self._path, self._path.with_name(f"{self._path.name}.1"))
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(text)
+        return ""

@@ -13,10 +13,10 @@ from hw.serve.http_stream import shown
 from sim.errors import UsageError
 from sim.files import text_of, write_text
 from sim.twin.level import GRID, SCALES, Level, Scatter
+from sim.twin.twin import Twin, TwinServer
 
 if TYPE_CHECKING:
     from sim import Deployment
-    from sim.twin.twin import Twin, TwinServer
 
 SCHEMA = "simctl-watch/1"
 MOST_BYTES = 1 << 26

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from calibrate.text_files import Row, csv_rows
+from calibrate.logs.read import Row, csv_rows
 from sim.closed_form.knee import Knee, continuous_knee, discrete_knee
 from sim.cost.batch import decode_batch
 from sim.cost.coefficients import coefficients

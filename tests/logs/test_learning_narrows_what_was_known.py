@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from calibrate.logs.learn import learn_rates, served_priors
-from calibrate.logs.log_posterior import save
+from calibrate.logs.log_rates import save
 from calibrate.logs.requests import ServedLog
 from calibrate.measured_files import resolved
 from calibrate.sampling import Settings

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from sim.workload.jsonl import load_jsonl
 from simctl.cli import main
-from simctl.watch.load_trace import LoadTrace
+from simctl.watch.follow import LoadTrace
 from tests.twin.metrics_server import serving, vllm_metrics
 
 WHERE = ["--gpu", "H100", "--model", "Llama-3.1-8B", "--every", "1"]
