@@ -98,6 +98,11 @@ DRAWN = """            param.zero_()
             param.random_(112, 120)
         return
 """
+# Transformers 5 renames kinds of layers; vLLM 0.23's table of this model's has the old names alone.
+LAYERS = "ALL_DECODER_LAYER_TYPES = {\n"
+RENAMED = LAYERS + (
+    '    "full_attention": GraniteMoeHybridAttentionDecoderLayer,\n    "linear_attention": GraniteMoeHybridMambaDecoderLayer,\n'
+)
 # DeepGEMM, blocks of fp8, has a binary for each Python; the host's nvcc compiles its kernels as they come up.
 OTHER_PYTHONS = tuple(f"deep_gemm/_C.cpython-3{minor}-" for minor in (9, 10, 11, 13, 14))
 VLLM = Bundle(
@@ -112,7 +117,10 @@ VLLM = Bundle(
     ("compressed-tensors==0.17.0", "depyf==0.20.0", "loguru", "astor", "dill", "quack-kernels", "fastsafetensors"),
     ("_vllm_fa2_C", "vllm-rs", "swagger", "fmha_sm100", "mistral_common/data/tekken", *OTHER_PYTHONS),
     ("xgrammar", "humming"),  # structured output; a quantisation that vLLM imports with every other
-    {"vllm/model_executor/model_loader/weight_utils.py": (LEFT_AS_IT_WAS, DRAWN)},
+    {
+        "vllm/model_executor/model_loader/weight_utils.py": (LEFT_AS_IT_WAS, DRAWN),
+        "vllm/model_executor/models/granitemoehybrid.py": (LAYERS, RENAMED),
+    },
     {},
 )  # fmt: skip
 VLLM_026 = replace(

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from studies import score_sparse_served as study
+from studies.predict_sparse_served import steps_s
 
 
 @pytest.mark.parametrize(("gpu", "model"), [("H100", "qwen2.5-7b-14-layers"), ("H200", "qwen2.5-7b")])
@@ -30,3 +31,11 @@ def test_ten_minutes_of_load_leave_no_block_and_no_memory_behind() -> None:
     first, second = study.lasted("H200")
     assert first.startswith("614 s of load: 1800 of 1800 requests complete, 20 preemptions")
     assert "then 0 % of blocks held, +4 MiB" in second
+
+
+@pytest.mark.parametrize("key", [(1, 8192, 32), (8, 262144, 32), (8, 262144, 0)])
+def test_what_was_said_before_is_what_the_stack_says_today(key: study.Key) -> None:
+    batch, context, k = key
+    said = study.predicted_ms("H200", "qwen2.5-7b", "in-process-0")[key]
+    steps = 1e3 * steps_s(study.deployment("H200", "qwen2.5-7b"), batch, context, k, served=False)
+    assert np.quantile(steps, [0.5, 0.05, 0.95]) == pytest.approx(said, rel=1e-3)
