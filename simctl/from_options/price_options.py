@@ -40,6 +40,7 @@ def prices_of(given: Sequence[str]) -> tuple[dict[str, float], dict[str, Spot], 
     What a file's prices are, and which of it are not used, goes to stderr. UsageError for what is no price.
     """
     prices: dict[str, float] = {}
+    said: dict[str, float] = {}  # by themselves: they replace a file's
     spots: dict[str, Spot] = {}
     terms: dict[str, float] = {}
     for each in given:
@@ -57,7 +58,9 @@ def prices_of(given: Sequence[str]) -> tuple[dict[str, float], dict[str, Spot], 
             price = -1.0
         if not 0 < price < MOST_USD:
             raise UsageError(f"--price needs GPU=USD per hour, got {each!r}, {MARKET}, or a YAML file of prices")
-        prices[get_gpu(name).name] = price
+        if (gpu := get_gpu(name).name) in said:
+            raise UsageError(f"--price: {gpu} has two prices, {said[gpu]:g} and {price:g}")
+        prices[gpu] = said[gpu] = price
     return prices, spots, terms
 
 

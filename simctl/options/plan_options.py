@@ -40,6 +40,18 @@ def _workers(text: str) -> int | str:
 
 
 WORKERS = Parsed("n|address", _workers, "neither 1 to 256 processes nor a Dask scheduler at tcp://HOST:PORT or tls://HOST:PORT")
+
+
+def _all_stock(_: click.Context, __: click.Parameter, given: tuple[dict[str, int], ...]) -> dict[str, int] | None:
+    """The GPUs of all inventories."""
+    found: dict[str, int] = {}
+    for each in given:
+        if twice := found.keys() & each:
+            raise click.BadParameter(f"{min(twice)} has two numbers")
+        found |= each
+    return found or None
+
+
 STOCK = Parsed("gpu=n[,...]", _stock, "not GPUs with one number each, as H100=16,L40S=24")
 VALUES = Parsed("a[,b...]", _values, "not values with commas between them")
 SECTIONS = {
@@ -103,7 +115,13 @@ SECTIONS = {
         help="Load in a year over today's: print what each month needs, and what to reserve.",
     ),
     click.option("--most-gpus", type=click.IntRange(1, 16384), default=64, show_default=True, help="Most GPUs of a deployment."),
-    click.option("--inventory", type=STOCK, help="Available GPUs: H100=16,L40S=24. Several scenarios take from them in their order."),
+    click.option(
+        "--inventory",
+        type=STOCK,
+        multiple=True,
+        callback=_all_stock,
+        help="Available GPUs: H100=16,L40S=24. Several scenarios take from them in their order.",
+    ),
     click.option("--most-kw", type=click.FloatRange(0.0, min_open=True), help="Highest sum of the power limits of a deployment's GPUs."),
     click.option(
         "--price",

@@ -16,6 +16,7 @@ WRONG = {
     ("--gpu", "H100", "--slo", "good>=99%"): "what is a good request? give --goodput",
     ("--gpu", "H100", "--slo", "failed<101%"): "not a condition: 'failed<101%'",
     ("--gpu", "L20", "--slo", "ttft:p99<2s"): "no list price of L20 is known: give --price L20=USD",
+    ("--gpu", "H100", "--slo", "ttft:p99<2s", "--price", "H100=2", "--price", "h100=3"): "--price: H100 has two prices, 2 and 3",
     ("--gpu", "H100", "--slo", "ttft:p99<2s", "--price", "H100=free"): "--price needs GPU=USD per hour, got 'H100=free'",
     ("--gpu", "H100", "--slo", "ttft:p99<2s", "--tp", "1,x"): "'x' is not a valid int",
     ("--gpu", "H100", "--slo", "ttft:p99<2s", "--max-num-seqs", ",".join(map(str, range(1, 2200)))): "more than 2000",

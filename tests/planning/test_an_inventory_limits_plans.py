@@ -76,9 +76,10 @@ def test_where_no_order_does_each_says_so_once(tmp_path):
         ("H100=16,H100=8", "not GPUs with one number each"),
         ("H100", "not GPUs with one number each"),
         ("H100=1,h100_sxm=2", "has two numbers"),
+        ("H100=1 --inventory H100=3", "H100 has two numbers"),
     ],
 )
 def test_what_is_no_inventory_is_one_line(inventory, why):
-    done = run(*PLAN, "--inventory", inventory)
+    done = run(*PLAN, "--inventory", *inventory.split())
     assert (done.code, done.stdout) == (2, "")
     assert why in " ".join(done.stderr.split())
