@@ -37,7 +37,7 @@ from sim.sweeps.executor import Opened
 from sim.workload.workload import Workload
 
 PAIRED = 20  # trials that are run again at more load
-LAST = 0.4  # of the budget: to secure a count where the race is far from its end
+LAST = 0.5  # of the budget: to secure a count where the race is far from its end
 RESERVES = ("none", "replica", "node")
 
 

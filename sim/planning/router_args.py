@@ -19,6 +19,7 @@ POLICIES = {
     "kubernetes-service": "random",
 }
 CACHE_AWARE = "cache_aware"  # either router's own, under the name of the router
+OWN_FLAGS = ("cache_threshold", "balance_abs_threshold", "balance_rel_threshold")  # of cache_aware
 PREFIX_AWARE = ("prefix-affinity", "lmetric", "unified", "sglang-router", "vllm-router", "llm-d", "dynamo")  # others weigh load
 
 
@@ -30,6 +31,8 @@ def router_arguments(servers: Sequence[Server], urls: Mapping[str, Sequence[str]
     said = [] if router in (*POLICIES, front) else [f"{front} has no {router}: {policy} is its nearest, and has other latencies."]
     patience_s = max(startup_s(server) for server in servers)
     found = ["--host", "0.0.0.0", "--port", str(PORT), "--policy", policy, "--worker-startup-timeout-secs", str(patience_s)]
+    own = servers[0].deployment.router_options if router == front else {}
+    found += [word for name in OWN_FLAGS if name in own for word in (f"--{name.replace('_', '-')}", str(own[name]))]
     if any(server.role == "prefill" for server in servers):
         found.append("--vllm-pd-disaggregation")
         for server in servers:

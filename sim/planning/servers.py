@@ -43,9 +43,10 @@ class Server:
     @property
     def labels(self) -> dict[str, str]:
         """What formats have no field for and simctl reads back, beside the GPU."""
-        router = self.deployment.router
+        router, own = self.deployment.router, self.deployment.router_options
         found = {} if self.max_prompt_tokens is None else {"simctl/max-prompt-tokens": str(self.max_prompt_tokens)}
-        return found | ({} if router == DEFAULT_ROUTER else {"simctl/router": router})
+        found |= {} if router == DEFAULT_ROUTER else {"simctl/router": router}
+        return found | ({"simctl/router-options": ",".join(f"{name}={value}" for name, value in own.items())} if own else {})
 
     @property
     def engine(self) -> str:

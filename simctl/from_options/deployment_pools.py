@@ -49,9 +49,9 @@ def pools_of(path: Path, text: str) -> dict[str, Any] | None:
     roles = [role for role, _ in found]
     names = [role if roles.count(role) == 1 else f"{role}-{roles[:i].count(role)}" for i, role in enumerate(roles)]
     unused = list(dict.fromkeys(each for _, server in found for each in server.unused))
-    router = front_of(text)
+    front = front_of(text)
     for _, server in found:
-        server.options |= {"router": router} if router else {}
+        server.options |= front
     labelled = [(f"{pool} ", server.options) for pool, (_, server) in zip(names, found, strict=True)]
     for line in listing(name, labelled if len(labelled) > 1 else [("", found[0][1].options)], unused):
         click.echo(line, err=True)
@@ -83,10 +83,12 @@ def _settings(found: Found) -> dict[str, Any]:
 
 def _pool(name: str, role: str, server: Found) -> dict[str, Any]:
     """A pool of a fleet file, its options under the names that they have there."""
+    from simctl.from_options.deployments import settings
     from simctl.options.simulate_options import POOL
 
     keys = {option.name: option.opts[0].lstrip("-") for option in members_of(POOL.params)} | {
         "replicas": "replicas",
         "max_prompt_tokens": "max-prompt-tokens",
     }
-    return {"name": name, "role": role, **{keys[key]: value for key, value in server.options.items() if key in keys}}
+    own = {"router-options": settings("router-options", said)} if (said := server.options.get("router_option")) else {}
+    return {"name": name, "role": role, **{keys[key]: value for key, value in server.options.items() if key in keys}, **own}

@@ -67,6 +67,7 @@ SETS = "a .env beside the file may set it"
 LMCACHE_GB = 5.0  # host memory of a rank, where no setting gives it
 # How a proxy in front is set to route -> our routers
 PLANNED = re.compile(r"simctl/router[\"']?:\s*[\"']?([a-z-]+)")  # what a plan was made with
+PLANNED_OPTIONS = re.compile(r"simctl/router-options[\"']?:\s*[\"']?([\w.,=-]+)")
 FRONTS = (
     (r"vllm-router\b.*\s--policy[\s']+(\w+)", {"random": "random", "power_of_two": "power-of-two", "cache_aware": "vllm-router"}),
     (
@@ -102,7 +103,7 @@ def read_deployment(path: Path) -> Found:
         found = read_server(path.name, documents)
     else:
         found = found_of(path, servers)
-    found.options |= {"router": router} if (router := front_of(text)) else {}
+    found.options |= front_of(text)
     return found
 
 
@@ -158,12 +159,13 @@ def _with_config(path: Path, words: list[str]) -> list[str]:
     return words
 
 
-def front_of(text: str) -> str | None:
-    """Our router for how a proxy in this text is set to route; None where it says nothing, or what we take anyway."""
+def front_of(text: str) -> dict[str, Any]:
+    """Our router and its settings, for how a proxy in this text is set to route; none where it says nothing, or what we take anyway."""
+    own = {"router_option": said[1].split(",")} if (said := PLANNED_OPTIONS.search(text)) else {}
     if (planned := PLANNED.search(text)) and planned[1] in ROUTERS:
-        return planned[1]
+        return {"router": planned[1], **own}
     fronts = ((re.search(pattern, text), names) for pattern, names in FRONTS)
-    return next((names[front[1]] for front, names in fronts if front and front[1] in names), None)
+    return own | next(({"router": names[front[1]]} for front, names in fronts if front and front[1] in names), {})
 
 
 def documents_of(path: Path, text: str) -> list[Any]:

@@ -174,6 +174,32 @@ def test_the_router_is_read_back(kind, router, tmp_path):
     assert read_back(kind, server_of(2, gpu="H100", router=router), tmp_path / "deployment").router == router
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("router", "own"),
+    [("llm-d", {"queue": 4.0, "scrape_s": 0.2}), ("vllm-router", {"cache_threshold": 0.6}), ("lmetric", {"view": "sent"})],
+)
+def test_settings_of_the_router_are_read_back(kind, router, own, tmp_path):
+    server = server_of(2, gpu="H100", router=router, router_options=own)
+    assert read_back(kind, server, tmp_path / "deployment").router_options == own
+    if kind in ("vllm", "compose", "k8s"):
+        assert ("--cache-threshold 0.6" in KINDS[kind]([server])[0]) is (router == "vllm-router")
+
+
+@pytest.mark.parametrize("kind", ["compose", "k8s", "dynamo", "ray"])
+def test_settings_of_a_router_between_pools_are_read_back(kind, tmp_path):
+    pools = [
+        Deployment.of("Llama-3.1-8B", "H100", router="power-of-two", router_options={"snapshot_s": 0.5}, max_num_seqs=n) for n in (64, 128)
+    ]
+    servers = [
+        Server(role, role, 1, d, serve_arguments(PoolSpec(d, role=role))) for role, d in zip(("prefill", "decode"), pools, strict=True)
+    ]
+    path = tmp_path / "deployment.yaml"
+    path.write_text(KINDS[kind](servers)[0])
+    fleet = fleet_of(command.make_context("simulate", ["--fleet", str(path)]).params)
+    assert [pool.deployment.router_options for pool in fleet.pools] == [{"snapshot_s": 0.5}] * 2
+
+
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_a_replica_of_two_nodes_is_a_command_on_each(engine, tmp_path):
     given = {} if engine == "sglang" else {"parallel": Parallel(2, 1)}
