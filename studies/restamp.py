@@ -19,6 +19,8 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from calibrate.measured_files import KEPT_APART, packaged_measurements
 from calibrate.measurement import model_of, open_measurement, precision_of, whole_number
 from sim.cost.batch import decode_batch, mixed_batch
@@ -142,7 +144,7 @@ def stamped_netcdf(path: Path) -> None:
     attrs["digest"] = digest(attrs, variables)
     with h5py.File(path, "r+") as file:
         for name in ("formula", "digest"):
-            file.attrs[name] = attrs[name]
+            file.attrs.modify(name, np.bytes_(attrs[name]))  # in its place: a text of any length takes 8 KB more
     write_draws(path, attrs, variables)
 
 
