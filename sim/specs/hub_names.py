@@ -50,7 +50,7 @@ _SUFFIXES: tuple[tuple[str, str], ...] = (
     (r"(?:awq|w4a16)[-_]?(?:int|w)?8(?:bit)?|awq[-_]8bit|int8[-_]awq", "awq-int8"),
     (r"(?:int4[-_])?awq(?:[-_]?(?:int4|4bit|w4a16|g128|marlin))*|awq[-_]int4", "awq-int4"),
     (r"(?:int8[-_])?gptq[-_]?(?:int8|8bit|w8a16)", "gptq-int8"),
-    (r"(?:int4[-_])?gptq(?:[-_]?(?:int4|4bit|w4a16|g128|marlin|int8mix))*", "gptq-int4"),
+    (r"(?:int4[-_])?gptq(?:[-_]?(?:int4|4bit|4b|w4a16|g128|128g|marlin|int8mix))*", "gptq-int4"),
     (r"(?:quantized\.|qat[-_])?(?:int4[-_])?w4a16(?:[-_](?:ct|g\d+))?|(?:int4[-_])?auto[-_]?round(?:[-_]int4)?|int4", "w4a16"),
     (r"(?:quantized\.)?(?:int8[-_])?w8a16|int8[-_]auto[-_]?round", "w8a16"),
     (r"(?:quantized\.)?w8a8|int8(?:[-_]dynamic)?", "w8a8"),

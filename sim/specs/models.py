@@ -34,6 +34,7 @@ def get_model(name_or_path: str) -> ModelSpec:
         return hf_config.load_spec(cached, name=name_or_path)
     from sim.specs import checkpoint_names  # 90 kB that only such a name needs
 
+    name_or_path = re.sub(r"(https?://\S+?)/(tree|blob|resolve)/.*", r"\1", name_or_path)
     named = checkpoint_names.find(name_or_path, _index())
     if named is None:
         raise checkpoint_names.unknown_model(name_or_path, _index())

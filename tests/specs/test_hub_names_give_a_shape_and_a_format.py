@@ -56,6 +56,8 @@ OTHERS = {
     "huihui-ai/Qwen3-8B-abliterated": "Qwen3-8B",
     "allenai/Llama-3.1-Tulu-3-8B": "Llama-3.1-8B",
     "Llama-3.3-70B": "Llama-3.1-70B",
+    "https://huggingface.co/Qwen/Qwen3-32B-AWQ/tree/main": "Qwen3-32B",
+    "ISTA-DASLab/gemma-3-27b-it-GPTQ-4b-128g": "Gemma-3-27B",
     "qwen3:32b": "Qwen3-32B",
     "qwen2.5-coder:32b-instruct-q4_K_M": "Qwen2.5-32B",
     "deepseek-r1:70b": "Llama-3.1-70B",
