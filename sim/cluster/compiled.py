@@ -131,10 +131,11 @@ def checked_cache() -> None:
 
 def resolved(w: fleet_state.Pools, given: Given, others: Given) -> Callable[..., int]:
     """sim.cluster.fleet_core.serve_fleet for these very arguments, compiled now or read from the cache."""
-    records, columns = [np.array(each) for each in (*given, *others)], list(_flat(w))
-    layout = _layout(w.entry._fields, *(each.dtype for each in (*columns, *records)))
+    records, pools = [np.array(each) for each in (*given, *others)], [w.entry] if w.decode is w.entry else [*w]
+    columns = [column for pool in pools for column in _flat(pool)]
+    layout = _layout(w.entry._fields, *(each.dtype for each in (*columns[: len(columns) // len(pools)], *records)))
     assert all(each.flags.c_contiguous and each.ndim == 1 for each in columns)
-    addresses = np.array([each.ctypes.data for each in columns], dtype=np.int64)
+    addresses = np.array([each.ctypes.data for each in columns] * (len(w) // len(pools)), dtype=np.int64)
     block = np.array([each.ctypes.data for each in (addresses, *records)], dtype=np.int64)
     if layout not in _loaded:
         _loaded[layout] = _from_cache(layout, lambda: _made(w, records))

@@ -500,25 +500,27 @@ def dtype_of(row: type) -> np.dtype[Any]:
 
 
 @cache
-def _blank(row: type) -> NDArray[Any]:
+def _blank(row: type) -> NDArray[np.int64] | None:
+    """Words of a row as it begins; None: noughts."""
     found = np.zeros(1, dtype=dtype_of(row))
     for each in fields(row):
         found[each.name] = each.default
-    return found
+    words = np.frombuffer(found.tobytes(), dtype=np.int64)
+    return words if words.any() else None
 
 
 def records(row: type, count: int) -> NDArray[Any]:
     """So many rows as they begin, as an array that begins with a line of the cache. Rows that begin with noughts take no memory until they
     are touched.
     """
-    size = dtype_of(row).itemsize
+    dtype, blank = dtype_of(row), _blank(row)
+    size = dtype.itemsize
     room = np.zeros(count * size // 8 + LINE // 8, dtype=np.int64)
     begin = -room.ctypes.data % LINE // 8
     words = room[begin : begin + count * size // 8]
-    blank = np.frombuffer(_blank(row).tobytes(), dtype=np.int64)
-    if blank.any():
+    if blank is not None:
         words.reshape(count, size // 8)[:] = blank
-    return words.view(dtype_of(row))
+    return words.view(dtype)
 
 
 class Lazily(dict[int, Any]):

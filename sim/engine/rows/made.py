@@ -146,18 +146,18 @@ def make_core(
     most = one.budget if one.kind == at.VLLM or one.chunked_prefill else one.most_prefill + one.max_len  # tokens of an iteration
     cut = one.parts > 1 or one.micro_batch
     room = seqs + one.parts + (most // one.part_tokens if one.part_tokens else 0) if cut else 0  # chunks, cut
-    engines = []
-    for i in range(replicas):
-        values = {name: getattr(one, name) for name in one.__slots__}
-        values |= {
-            "first_block": i * blocks, "end_block": (i + 1) * blocks, "fresh": i * blocks, "first_slot": i * slots,
-            "first_running": i * (seqs + one.seats), "first_held": i * one.seats * one.most_blocks, "first_share": 2 * i * (seqs + 1),
-            "first_piece": i * room, "first_phase": i * one.block,
-            "first_chunk": i * one.host_blocks, "next_chunk": i * one.host_blocks, "first_host_slot": replicas * slots + i * host_slots,
-            "first_send": 2 * i * seqs, "first_iteration": 2 * i, "first_row": i * one.row_room, "first_entry": i * one.entry_room,
-            "root": i * (blocks + 1), "next_node": i * (blocks + 1) + 1,
-        }  # fmt: skip
-        engines.append(at.EngineRow(**values))
+    engines = np.array([tuple(getattr(one, name) for name in one.__slots__)] * replicas, dtype=at.dtype_of(at.EngineRow))
+    i = np.arange(replicas)
+    places = {
+        "first_block": i * blocks, "end_block": (i + 1) * blocks, "fresh": i * blocks, "first_slot": i * slots,
+        "first_running": i * (seqs + one.seats), "first_held": i * one.seats * one.most_blocks, "first_share": 2 * i * (seqs + 1),
+        "first_piece": i * room, "first_phase": i * one.block,
+        "first_chunk": i * one.host_blocks, "next_chunk": i * one.host_blocks, "first_host_slot": replicas * slots + i * host_slots,
+        "first_send": 2 * i * seqs, "first_iteration": 2 * i, "first_row": i * one.row_room, "first_entry": i * one.entry_room,
+        "root": i * (blocks + 1), "next_node": i * (blocks + 1) + 1,
+    }  # fmt: skip
+    for name, begins in places.items():
+        engines[name] = begins
     counts = {
         "pieces": replicas * room, "iterations": 2 * replicas, "shares": 2 * replicas * (seqs + 1), "sends": 2 * replicas * seqs,
         "blocks": 0 if one.kind else replicas * blocks, "nodes": replicas * (blocks + 1) if one.kind == at.SGLANG else 0,
@@ -186,15 +186,13 @@ def make_core(
     held, table = replicas * one.seats * one.most_blocks, replicas * (slots + host_slots)
     if arrays:
         made: dict[str, Any] = {name: at.records(at.ROWS[name], count) for name, count in counts.items()}
-        made["engines"] = np.array(
-            [tuple(getattr(each, name) for name in each.__slots__) for each in engines], dtype=at.dtype_of(at.EngineRow)
-        )
+        made["engines"] = engines
         made["seen"] = np.zeros(int(requests["depth"].sum()) if one.host_blocks else 0, dtype=np.int8)
         made |= {"requests": requests, "held": np.zeros(held, dtype=np.int64), "table": np.zeros(table, dtype=np.int64)}
         return Core(**made, **prices, **tables, names=names, running=running.ravel())
     lazily: dict[str, Any] = {name: Lazily(at.ROWS[name]) for name in counts}
     lazily |= {
-        "engines": engines,
+        "engines": at.objects(engines, at.EngineRow),
         "requests": at.objects(requests, at.RequestRow),
         "held": Noughts(),
         "table": Noughts(),
