@@ -114,14 +114,12 @@ def served(gpu: str) -> Iterator[str]:
         for path in sorted(MEASURED.glob(f"{gpu.lower()}_served_*_{label}.nc")):
             with xr.open_dataset(path) as data:
                 name = [str(each) for each in data["name"].values]
-                deep = name.index("deep 8x3")
-                mine = (data["experiment_index"].values == deep) & (data["turn"].values > 0)
+                mine = (data["experiment_index"].values == name.index("deep 8x3")) & (data["turn"].values > 0)
                 first, last = data["first_token_s"].values[mine], data["finish_s"].values[mine]
                 each = 1e3 * (last - first) / (data["output_tokens"].values[mine] - 1)
-                done = f"{int(data['ok'].values.sum())} of {data.sizes['request']} requests of all loads complete"
-                void = str(data["void"].values[deep])
-            said = void or f"{np.median(each):5.2f} ms a token, {np.median(last):.2f} s a request"
-            yield f"8 clients of 256K, cached, k {k or 'all':>3}: {said};\n{done}"
+                ok = f"{int(data['ok'].values.sum())} of {data.sizes['request']} requests of all loads complete"
+            token, request = np.median(each), np.median(last)
+            yield f"8 clients of 256K, cached, k {k or 'all':>3}: {token:5.2f} ms a token, {request:.2f} s a request;\n{ok}"
 
 
 def lasted(gpu: str) -> Iterator[str]:
