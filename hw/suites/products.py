@@ -48,8 +48,6 @@ COLUMNS = {
     "status": ("ok, late, oom or error", ""),
     "error": ("what went wrong", ""),
     "time_s_median": ("median time of a call", "s"),
-    "time_s_p25": ("lower quartile", "s"),
-    "time_s_p75": ("upper quartile", "s"),
     "time_s_n": ("bursts counted", "1"),
     "late_n": ("bursts that were queued too slowly, not counted", "1"),
 }
