@@ -220,7 +220,7 @@ bench-calibrate: $(VENV)/.test
 sbc: $(VENV)/.test
 	$(BIN)/python -m studies.sbc
 
-# The packaged grids refitted without each term of the step time, and served runs replayed at the refitted rates; six minutes.
+# 144 runs of a published study.
 .PHONY: routing
 routing: $(VENV)/.test
 	$(BIN)/python -m studies.replication.routing_page --write
@@ -232,6 +232,7 @@ mutants: $(VENV)/.test
 	$(BIN)/python -m studies.mutants
 	$(BIN)/python -m studies.mutants --of meaning --seed 54
 
+# The packaged grids refitted without each term, served runs replayed at the refitted rates, and other kinds without theirs: six CPU minutes.
 .PHONY: ablate
 ablate: $(VENV)/.test
 	$(BIN)/python -m studies.ablate --served

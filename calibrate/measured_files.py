@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from calibrate.measurement import open_measurement
 from calibrate.steps.grid_cells import SUITE, Grid, read_engine_grid
 from sim.cost.gemm import MEASURED_AT
 from sim.errors import UsageError
@@ -31,6 +32,12 @@ def packaged_measurements(gpu: GpuSpec | None = None) -> list[Path]:
 def validation_measurements() -> list[Path]:
     """Packaged measurement files that check rates learnt without them, sorted by name; a checkout has them, the wheel has none."""
     return sorted((_root() / VALIDATION).glob("*.nc"))
+
+
+def served_files() -> list[Path]:
+    """Packaged served runs to learn from, then those that check; a file whose every experiment is void is none."""
+    every = (*packaged_measurements(), *validation_measurements())
+    return [path for path in every if "served_" in path.name and not all(map(str, open_measurement(path, ("void",))["void"].values))]
 
 
 def _root() -> Path:

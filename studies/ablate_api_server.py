@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from calibrate.measured_files import validation_measurements
+from calibrate.measured_files import VALIDATION, served_files
 from calibrate.served.left_out import LEAST_REQUESTS
 from calibrate.served.replay import METRICS, replay
 from calibrate.served.runs import read_served
@@ -45,9 +45,9 @@ def without_queue() -> Iterator[None]:
 def errors() -> dict[tuple[str, bool], list[tuple[float, ...]]]:
     """Absolute errors of median TTFT, TPOT and E2EL of each load, by ablation and whether it is a crowd."""
     found: dict[tuple[str, bool], list[tuple[float, ...]]] = {}
-    for path in validation_measurements():
-        run = read_served(path) if "served_" in path.name else None
-        if run is None or not any(e.clients >= CROWD for e in run.experiments if e.kind == "closed"):
+    for path in [path for path in served_files() if path.parent.name == VALIDATION]:
+        run = read_served(path)
+        if not any(e.clients >= CROWD for e in run.experiments if e.kind == "closed"):
             continue
         known = packaged_overhead((run.gpu.name, run.name), run.limits.engine)
         assert known is not None

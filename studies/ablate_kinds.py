@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from calibrate.measured_files import packaged_measurements, validation_measurements
+from calibrate.measured_files import served_files
 from calibrate.served.left_out import LEAST_REQUESTS, by_plugin, kind_of_load
 from calibrate.served.replay import replay
 from calibrate.served.runs import Experiment, ServedRun, read_served
@@ -48,11 +47,6 @@ def kinds_table(ways: Ways) -> str:
     return "TTFT / TPOT / E2EL of medians, %, of served runs that a term moves:\n\n" + "\n".join(
         f"| {' | '.join(line)} |" for line in lines
     )
-
-
-def served_files() -> list[Path]:
-    """All packaged served runs."""
-    return [path for path in (*packaged_measurements(), *validation_measurements()) if "served_" in path.name]
 
 
 def loads_of(run: ServedRun) -> list[Experiment]:

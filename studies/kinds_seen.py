@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import brentq
 
-from calibrate.measured_files import packaged_measurements, validation_measurements
+from calibrate.measured_files import served_files
 from calibrate.served.in_processes import in_processes
 from calibrate.served.left_out import LEAST_REQUESTS, by_plugin, kind_of_load, without_tp
 from calibrate.served.replay import replay
@@ -95,7 +95,7 @@ def main(argv: Sequence[str]) -> int:
     """Predict, print and write; with KINDs only those, others as OUT.json has them. Returns the exit code."""
     only = tuple(argv[1:])
     found: dict[tuple[str, str], Errors] = defaultdict(lambda: Errors([], []))
-    served = [path for path in [*packaged_measurements(), *validation_measurements()] if "served_" in path.name]
+    served = served_files()
     for of, parts in in_processes(errors_of, served, (only,), None):
         for whole, part in zip(found[of], parts, strict=True):
             whole += part

@@ -19,7 +19,7 @@ from zlib import crc32
 
 import numpy as np
 
-from calibrate.measured_files import packaged_measurements, validation_measurements
+from calibrate.measured_files import served_files
 from calibrate.served.causes import causes_of
 from calibrate.served.host_fit import learn_host
 from calibrate.served.in_processes import in_processes
@@ -115,7 +115,7 @@ def report(rows: Sequence[Judged]) -> str:
 @program("studies.learned_hosts")
 def main(argv: Sequence[str]) -> int:
     words = [each for each in argv if not each.startswith("--")]
-    paths = [path for path in [*packaged_measurements(), *validation_measurements()] if "served_" in path.name]
+    paths = served_files()
     chosen = [path for path in paths if not words or any(word in str(path) for word in words)]
     if not chosen:
         raise UsageError(f"no packaged served run is named by {', '.join(words)}")

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calibrate.measured_files import packaged_measurements, validation_measurements
+from calibrate.measured_files import served_files
 from calibrate.served.left_out import LEAST_REQUESTS, by_plugin, kind_of_run
 from calibrate.served.replay import METRICS, replay
 from calibrate.served.runs import read_served
@@ -82,7 +82,7 @@ def summary(rows: Sequence[Width]) -> str:
 @program("studies.left_out_widths")
 def main(argv: Sequence[str]) -> int:
     every = int(argv[0]) if argv else EVERY
-    paths = [path for path in [*packaged_measurements(), *validation_measurements()] if "served_" in path.name]
+    paths = served_files()
     print(summary([row for path in paths[::every] for row in widths(path)]))
     return 0
 

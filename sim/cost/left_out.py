@@ -30,6 +30,7 @@ def terms() -> tuple[Term, ...]:
         Term("flops of expanded heads", (("mixer_work", "HEAD_PAIRS", 1.0),)),
         Term("launches of DeltaNet", (("mixer_work", "DELTA_LAUNCHES", 0.0), ("mixer_work", "DELTA_PIECES", 0.0))),
         Term("kernels of DeltaNet", (("mixer_work", "DELTA_KERNELS", 0.0),)),
+        Term("launches of Mamba-2", (("mixer_work", "MAMBA2_LAUNCHES", 0.0), ("mixer_work", "MAMBA2_PIECES", 0.0))),
         Term("kernels of an indexer", (("mixer_work", "INDEX_KERNELS", 0.0), ("mixer_work", "INDEX_ROWS", never))),
         Term("fewest heads of sparse attention", (("mixer_work", "SPARSE_HEADS", 1),)),
         Term("kernels of adapters", (("lora_work", "KERNELS_PER_PROJECTION", 0.0), ("lora_work", "KERNELS_PER_ADAPTER", 0.0))),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from calibrate.logs.read import is_log
-from calibrate.measured_files import VALIDATION, validation_measurements
+from calibrate.measured_files import VALIDATION, served_files
 from calibrate.served.in_processes import in_processes
 from calibrate.served.left_out import LeftOut, left_out
 from calibrate.served.runs import ServedRun, read_served
@@ -47,7 +47,7 @@ def chosen_runs(name: str | None) -> list[Path]:
 
 def left_out_of_all(paths: list[Path], draws: int, report: Progress) -> list[LeftOut]:
     """Errors of every run with parts of its deployment left out of all that was learnt, and of those that nothing was learnt from."""
-    paths = [*paths, *(path for path in validation_measurements() if "_served_" in path.name)]
+    paths = [*paths, *(path for path in served_files() if path.parent.name == VALIDATION)]
     return [each for several in in_processes(_left_out_of, paths, (draws,), report) for each in several]
 
 
