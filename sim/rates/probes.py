@@ -40,7 +40,7 @@ EVERY_MIXER = _probe(
     LayerGroup(2, LatentAttention(16, 256, 512, 128, 64, 128, Indexer(64, 128, 2048)), DENSE),
     LayerGroup(1, CompressedAttention(16, 64, 256, 2, 128, window=128, ratio=4, index_heads=16, index_dim=64, top_k=256), DENSE),
     LayerGroup(2, GatedDeltaNet(8, 8, 64, 64), DENSE),
-    LayerGroup(2, Recurrence("mamba2", 16, (), 512, 2304, 131_072, 6912), NoMlp()),
+    LayerGroup(2, Recurrence("Mamba-2", 16, (), 512, 2304, 131_072, 6912), NoMlp()),
     LayerGroup(1, NoMixer(), DENSE),
 )
 CHIPS = ("A100-80G", "L40S", "H100", "B200")
