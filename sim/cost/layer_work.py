@@ -17,9 +17,6 @@ from sim.specs.precision import Precision
 # Launches of a layer's attention between captured pieces of a graph, over those of a whole layer outside one: two H200s at TP 2, and served
 # models of 1 to 30 GB of weights.
 PIECES = 0.5
-# The same where decodes alone are launched so, over that: a compiled layer's launches by the suite `host`, 208 us on the median host, over
-# half of 680 us. No engine was measured at it.
-DECODE_PIECES = 0.6
 
 
 class Setting(NamedTuple):

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from sim.cost.batch import decode_batch
-from sim.cost.layer_work import DECODE_PIECES
 from sim.cost.step_time import step_time_s
 from sim.engine.iteration_cost import IterationCost
 from sim.engine.overlap import NO_WORK
 from sim.engine.registry import step_settings
 from sim.engine.server_flags import read_flag
+from sim.engine.step_clock import DECODE_PIECES
 from sim.errors import UsageError
 from sim.rates.load import load_rates, scope_notes
 from sim.study.deployment import Deployment, plan_engine

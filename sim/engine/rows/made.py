@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from sim.cost.coefficients import Coefficients
 from sim.cost.graphs import GRAPH_TOKENS
-from sim.cost.layer_work import DECODE_PIECES
 from sim.engine.config import EngineConfig
 from sim.engine.host_tier import host_blocks
 from sim.engine.interface import Request
@@ -23,7 +22,7 @@ from sim.engine.rows.micro_batches import most_micro_batches
 from sim.engine.rows.price import Given
 from sim.engine.sglang_options import SglangOptions
 from sim.engine.speculative import Speculation
-from sim.engine.step_clock import StepTime
+from sim.engine.step_clock import DECODE_PIECES, StepTime
 from sim.engine.versions import rules_of
 from sim.errors import SimctlError
 from sim.ticks import TOO_LONG
