@@ -112,8 +112,7 @@ def assemble(
     free. `stated` are the figures of a file without single requests. Prompts of which nothing is said share their first `assume_prefix`
     tokens. Raises UsageError when fewer than `fewest` requests were answered.
     """
-    if assume_prefix:
-        seen = [s if s.content or s.session else replace(s, content=_assumed(s, assume_prefix)) for s in seen]
+    seen = [s if not assume_prefix or s.content or s.session else replace(s, content=_assumed(s, assume_prefix)) for s in seen]
     said, kind, sent = list(notes), "open", np.array([s.sent_s for s in seen])
     if np.isnan(sent).any():
         sent, kind = _placed(len(seen), rate_per_s, burstiness, clients, said)
@@ -123,8 +122,8 @@ def assemble(
     turns = sessions = _sessions(seen) if any(s.session for s in seen) else None
     if sessions is None and kind == "open":
         kind, clients, turns = _clients(seen, sent, column, clients, said)
-    shared = any(s.content for s in seen)
-    said += [] if shared else _shared_unsaid(sessions, column["cached_tokens"])
+    if not (shared := any(s.content for s in seen)):
+        said += _shared_unsaid(sessions, column["cached_tokens"])
     experiment = Experiment(
         name=name,
         kind="sessions" if sessions is not None else kind,

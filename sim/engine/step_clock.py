@@ -153,8 +153,7 @@ class StepTime:
         self.jumps = policy.plain and not model.window and not micro_batch and not decodes_alone and not decode_pieces
         self._parallel, self._parts, self._part_tokens, self.eager = parallel, parallel.parts, part_tokens, eager
         self.decode_pieces = decode_pieces and not eager
-        self.micro_batch = micro_batch
-        self.streams = streams
+        self.micro_batch, self.streams = micro_batch, streams
         self._decode_sizes, self.decodes_alone = decode_sizes, decodes_alone
         self.draft, self.draft_pieces = draft, draft_pieces
         self.verify_s, self.verify_seq_s = verify_s, verify_seq_s
