@@ -1,4 +1,4 @@
-"""llama.cpp's kernels on an H100, learnt from whole steps of one model and scored on another: `python -m studies.llamacpp_steps [OUT.npz]`.
+"""llama.cpp's kernels on an H100, learnt from whole steps of one model and scored on others: `python -m studies.llamacpp_steps [OUT.npz]`.
 
 docs/data/llamacpp-steps.csv holds medians of steps in process (`python studies/llamacpp_bench.py`). What a step of Llama-3.1-8B takes
 beyond its other terms is its linear layers' time by rows; a weight takes as long in all of them. OUT.npz: the packaged surfaces with
@@ -29,7 +29,8 @@ from studies.kernel_tables.gemm_fit import SIZES, pack
 from studies.program import program
 
 DATA = Path("docs/data/llamacpp-steps.csv")
-CARD, LEARNT, HELD_OUT = "H100", "Llama-3.1-8B", "Qwen3-14B"
+CARD, LEARNT = "H100", ("Llama-3.1-8B", "q4_k_m")
+HELD_OUT = (("Qwen3-14B", "q4_k_m"), ("Llama-3.2-3B", "q4_k_m"), ("Llama-3.1-8B", "q8_0"))  # the last is of kernels not learnt
 MICRO_BATCH = 512
 
 
@@ -76,10 +77,10 @@ def predicted(step: Step, dtype: str) -> tuple[float, float, float, float]:
 
 def learnt(found: Sequence[Step]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """(rows, seconds a weight): medians over decodes and prompts of the model learnt from."""
-    weights = sum(layers * gemm.k * gemm.n for gemm, layers in gemms_of(Deployment.of(LEARNT, gpu=CARD).model))
+    weights = sum(layers * gemm.k * gemm.n for gemm, layers in gemms_of(Deployment.of(LEARNT[0], gpu=CARD).model))
     by_rows: dict[int, list[float]] = {}
     for step in found:
-        if step.model == LEARNT and step.kind != "chunk":
+        if (step.model, step.dtype) == LEARNT and step.kind != "chunk":
             seconds, _, _, linear = predicted(step, "bf16")
             by_rows.setdefault(step.rows, []).append((step.seconds - (seconds - linear)) / weights)
     rows = np.array(sorted(by_rows), dtype=float)
@@ -97,20 +98,18 @@ def surface(rows: NDArray[np.float64], seconds: NDArray[np.float64]) -> Surface:
 
 
 def score(found: Sequence[Step]) -> None:
-    """Print measured and predicted steps, then errors by model."""
-    for model in (LEARNT, HELD_OUT):
+    """Print measured and predicted steps, then errors by model and type."""
+    for model, dtype in (LEARNT, *HELD_OUT):
         errors, inside = [], 0
-        for step in found:
-            if step.model != model:
-                continue
+        for step in (each for each in found if (each.model, each.dtype) == (model, dtype)):
             seconds, low, high, _ = predicted(step, step.dtype)
             errors.append(step.seconds / seconds - 1.0)
             inside += low <= step.seconds <= high
             shape = f"{step.sequences:3} x {step.context:6}" if step.kind == "decode" else f"{step.tokens:3} of {step.context:5}"
             figures = f"{1e3 * step.seconds:8.2f} ms  predicted {1e3 * seconds:8.2f} {100 * errors[-1]:+5.0f} %"
             print(f"{model:14} {step.kind:7} {shape} {figures}")
-        role = "learnt from" if model == LEARNT else "held out"
-        print(f"{model}, {role}: {len(errors)} steps, median error {100 * np.median(np.abs(errors)):.0f} %, {inside} in their 90 %")
+        role = "learnt from" if (model, dtype) == LEARNT else "held out"
+        print(f"{model} {dtype}, {role}: {len(errors)} steps, median error {100 * np.median(np.abs(errors)):.0f} %, {inside} in their 90 %")
 
 
 @program("studies.llamacpp_steps", "[OUT.npz]")
