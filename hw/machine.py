@@ -75,13 +75,14 @@ def visible(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
 
 
 def query_gpus() -> list[dict[str, str]]:
-    """Facts of each visible GPU from nvidia-smi, one dict per GPU under our names; empty when there is no nvidia-smi."""
+    """Facts of each visible GPU from nvidia-smi, one dict per GPU under our names; empty when there is no nvidia-smi, or it says nothing."""
     if shutil.which("nvidia-smi") is None:
         return []
     command = ["nvidia-smi", f"--query-gpu={','.join(_QUERY)}", "--format=csv,noheader,nounits"]
     command += [f"--id={','.join(visible())}"] if visible() else []
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    if done.returncode:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    except subprocess.SubprocessError:
         return []
     rows = [line.split(", ") for line in done.stdout.strip().splitlines()]
     found = [dict(zip(_QUERY.values(), row, strict=True)) for row in rows if len(row) == len(_QUERY)]

@@ -12,6 +12,12 @@ TERMINATED, TIMED_OUT = 143, 124  # as shells say of SIGTERM, and timeout(1) of 
 _came: list[tuple[int, str]] = []
 
 
+class Interruption(KeyboardInterrupt):
+    """What a signal raises. Of a plain KeyboardInterrupt that passes a string that is being executed, as dataclasses are made, Python
+    remembers that nobody handled it, and ends the process by SIGINT whatever its exit code.
+    """
+
+
 def came() -> tuple[int, str] | None:
     """(exit code, what to say) of what has ended the command; None: nothing from outside."""
     return _came[-1] if _came else None
@@ -25,21 +31,29 @@ def note(code: int = TERMINATED, text: str = "terminated") -> None:
 def interrupt(*_: Any) -> None:
     """Handler of SIGTERM: raises KeyboardInterrupt in the main thread."""
     note()
-    raise KeyboardInterrupt
+    raise Interruption
+
+
+def _break(*_: Any) -> None:
+    """Handler of SIGINT."""
+    raise Interruption
 
 
 @contextmanager
 def as_interruption() -> Iterator[None]:
-    """SIGTERM interrupts what runs within. In another thread than the main one nothing changes: signals are not its own."""
+    """SIGTERM and Ctrl-C interrupt what runs within. In another thread than the main one nothing changes: signals are not its own."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     _came.clear()
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {signal.SIGTERM: signal.signal(signal.SIGTERM, interrupt)}
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored, or somebody's own
+        before[signal.SIGINT] = signal.signal(signal.SIGINT, _break)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for sign, handler in before.items():
+            signal.signal(sign, handler)
         if hasattr(signal, "setitimer"):
             signal.setitimer(signal.ITIMER_REAL, 0)
 
@@ -49,7 +63,7 @@ def within(seconds: float) -> None:
 
     def over(*_: Any) -> None:
         note(TIMED_OUT, f"no answer within {seconds:g} s")
-        raise KeyboardInterrupt
+        raise Interruption
 
     signal.signal(signal.SIGALRM, over)
     signal.setitimer(signal.ITIMER_REAL, seconds)

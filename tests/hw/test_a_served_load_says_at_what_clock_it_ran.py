@@ -81,6 +81,7 @@ def test_experiments_of_a_server_here_carry_them_and_of_one_elsewhere_do_not(too
     experiment = PlannedLoad("open 1/s", "open", send, 1, 8, 4, 1.0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(served.load, "wave", nothing)
+        patch.setattr(served, "memory_mib", lambda _: None)  # the tool above never ends
         served.measure([experiment], Target("http://127.0.0.1:9", "m"), 100, journal, served.Budget(None), "test", local=local)
     data = served.dataset(journal.records, {})
     assert ("clock_sm_mhz_median" in data) == local

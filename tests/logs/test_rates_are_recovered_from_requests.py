@@ -46,7 +46,7 @@ def answered(truth, tmp_path_factory):
     how = ["--from-datasheet", "--out", str(folder / "p.nc"), "--json", "--seed", "1"]
     how += ["--fit-option", "draws=800", "--fit-option", "chains=2"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("calibrate.logs.learn.learn_rates", kept_too)
+        patch.setattr("calibrate.logs.log_rates.learn_rates", kept_too)
         result = run("learn", "--gpu", "H100", *argv, *how)
     assert result.code == 0, result.stderr
     return result, folder / "p.nc", kept[0]

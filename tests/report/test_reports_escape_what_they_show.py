@@ -4,6 +4,7 @@ import json
 import shutil
 
 import h5py
+import numpy as np
 import pytest
 
 from tests.report.results import page_of, results
@@ -39,7 +40,10 @@ def test_a_run_of_hostile_names(tmp_path):
     with h5py.File(tmp_path / "run" / "run.nc", "r+") as file:
         for name in ("model", "gpu", "rates_basis", "rates_scope", "host_basis"):
             file.attrs[name] = EVIL * 50
-        file["request_id"][:] = [f"{EVIL}{i}" for i in range(len(file["request_id"]))]
+        names = np.array([f"{EVIL}{i}".encode() for i in range(len(file["request_id"]))])
+        scales = [file["request_id"].dims[0][0]]
+        del file["request_id"]
+        file.create_dataset("request_id", data=names.astype(object), dtype=h5py.string_dtype()).dims[0].attach_scale(scales[0])
     text, page = page_of(tmp_path / "run.html", tmp_path / "run")
     check(text, page, len(page.pictures()))
 

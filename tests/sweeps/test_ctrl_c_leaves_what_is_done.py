@@ -4,7 +4,7 @@ import re
 
 import xarray as xr
 
-import sim.sweeps.executor as work
+import simctl.scenario_files.sweeping as work
 from tests.cli import run
 from tests.sweeps.made_sweeps import scenario
 
