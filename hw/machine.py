@@ -75,7 +75,7 @@ def visible(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
 
 
 def query_gpus() -> list[dict[str, str]]:
-    """Facts of each visible GPU from nvidia-smi, one dict per GPU under our names; empty when there is no nvidia-smi, or it says nothing."""
+    """Facts of each visible GPU from nvidia-smi, one dict per GPU under our names; empty where there is none, or it says nothing."""
     if shutil.which("nvidia-smi") is None:
         return []
     command = ["nvidia-smi", f"--query-gpu={','.join(_QUERY)}", "--format=csv,noheader,nounits"]
