@@ -31,16 +31,19 @@ def inference_data(fit: StepFit, posterior: Posterior, draws: int = 1000, seed: 
     after = _drawn(fit, posterior.rates, posterior.hosts, posterior.sigma, posterior.chains, rng)
     az = backend.arviz()
     labels = np.char.add(np.char.add(cells.run, "|"), cells.cell)
-    return az.from_dict(
-        posterior=after["variables"],
-        prior=before["variables"],
-        posterior_predictive=after["predictive"],
-        prior_predictive=before["predictive"],
-        log_likelihood=after["log_likelihood"],
-        observed_data={"log_step_s": np.log(cells.step_s)},
-        coords={"kind": list(KINDS), "run": list(model.runs), "cell": labels},
-        dims={"sigma": ["kind"], "host": ["run"], "log_step_s": ["cell"]},
-    )
+    groups = {
+        "posterior": after["variables"],
+        "prior": before["variables"],
+        "posterior_predictive": after["predictive"],
+        "prior_predictive": before["predictive"],
+        "log_likelihood": after["log_likelihood"],
+        "observed_data": {"log_step_s": np.log(cells.step_s)},
+    }
+    coords = {"kind": list(KINDS), "run": list(model.runs), "cell": labels}
+    dims = {"sigma": ["kind"], "host": ["run"], "log_step_s": ["cell"]}
+    if int(az.__version__.split(".")[0]) >= 1:
+        return az.from_dict(groups, coords=coords, dims=dims)
+    return az.from_dict(**groups, coords=coords, dims=dims)
 
 
 def _drawn(fit: StepFit, rates: Rates, hosts: Array, sigma: Array, chains: int, rng: np.random.Generator) -> dict[str, dict[str, Array]]:
