@@ -2,7 +2,7 @@
 
     python -m studies.ablate [--served] [TERM ...]        (make ablate)
 
-Terms are the rates that engine grids show and the constants that sim.cost.left_out lists; TERM is a part of the name of those wanted.
+Terms are the rates that engine grids show and the constants that sim.cost.terms_left_out lists; TERM is a part of the name of those wanted.
 A term that iterations of the packaged 16-bit grids show is left out of a refit. Printed are median errors on held-out cells, on left-out
 models (their GEMMs measured alone) and on left-out GPUs (each of two by the other's shares of its datasheet's peaks and its host costs);
 with --served, scores in bound of served runs at the refitted rates, too, and crowds without terms of the API server.
@@ -34,10 +34,10 @@ from calibrate.steps.random_rates import BY_ENGINES, calibration_priors
 from calibrate.steps.step_model import log_times
 from sim.cost.coefficients import layer_work
 from sim.cost.layer_work import LayerWork
-from sim.cost.left_out import terms
 from sim.cost.mlp_work import expected_experts
 from sim.cost.provenance import Origin, Provenance
 from sim.cost.rates import UNITS, RateDraws, Rates
+from sim.cost.terms_left_out import terms
 from sim.errors import UsageError
 from sim.rates.priors import Prior
 from sim.specs.gpu import GpuSpec

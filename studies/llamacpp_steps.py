@@ -1,8 +1,8 @@
 """llama.cpp's kernels on an H100, learnt from whole steps of one model and scored on others: `python -m studies.llamacpp_steps [OUT.npz]`.
 
 docs/data/llamacpp-steps.csv holds medians of steps in process (`python studies/llamacpp_bench.py`). What a step of Llama-3.1-8B takes
-beyond its other terms is its linear layers' time by rows; a weight takes as long in all of them. OUT.npz: the packaged surfaces with
-that one.
+beyond its other terms is its linear layers' time by rows; a weight is taken to need as long in all of them. OUT.npz: the packaged surfaces
+with that one.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from numpy.typing import NDArray
 from sim.cost.gemm import LLAMA_CPP, gemms_of, gemms_on, roofline
 from sim.cost.gemm_surface import KERNEL_BYTES, Surface, read_surfaces
 from sim.files import package_path
-from sim.rates.llamacpp import MOST
+from sim.rates.llamacpp_kernels import MOST
 from sim.rates.load import load_rates
 from sim.specs.gpus import get_gpu
+from sim.specs.mixers import Attention
+from sim.specs.precision import ACTIVATION_BYTES
 from sim.study.deployment import Deployment
 from sim.study.prices import step_time
 from studies.kernel_tables.gemm_fit import SIZES, pack
@@ -75,12 +77,12 @@ def predicted(step: Step, dtype: str) -> tuple[float, float, float, float]:
     return found.seconds, found.low, found.high, found.terms["linear layers"]
 
 
-def learnt(found: Sequence[Step]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(rows, seconds a weight): medians over decodes and prompts of the model learnt from."""
-    weights = sum(layers * gemm.k * gemm.n for gemm, layers in gemms_of(Deployment.of(LEARNT[0], gpu=CARD).model))
+def learnt(found: Sequence[Step], of: tuple[str, str] = LEARNT) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(rows, seconds a weight): medians over decodes and prompts of one model."""
+    weights = sum(layers * gemm.k * gemm.n for gemm, layers in gemms_of(Deployment.of(of[0], gpu=CARD).model))
     by_rows: dict[int, list[float]] = {}
     for step in found:
-        if (step.model, step.dtype) == LEARNT and step.kind != "chunk":
+        if (step.model, step.dtype) == of and step.kind != "chunk":
             seconds, _, _, linear = predicted(step, "bf16")
             by_rows.setdefault(step.rows, []).append((step.seconds - (seconds - linear)) / weights)
     rows = np.array(sorted(by_rows), dtype=float)
@@ -95,6 +97,26 @@ def surface(rows: NDArray[np.float64], seconds: NDArray[np.float64]) -> Surface:
     empty = Surface(SIZES, rows, np.zeros((SIZES.size, rows.size)), best.bytes_per_s, best.flops_per_s, KERNEL_BYTES[LLAMA_CPP])
     over = [np.log(seconds * size) - np.log(empty.roofline_s(float(size), rows)) for size in 2.0**SIZES]
     return replace(empty, log_over=np.array(over))
+
+
+def kernels(found: Sequence[Step]) -> None:
+    """Print what a weight takes by rows in each model of the type learnt, and what attention reaches: by a decode's and a chunk's longest
+    and shortest contexts.
+    """
+    for of in (each for each in (LEARNT, *HELD_OUT) if each[1] == LEARNT[1]):
+        rows, seconds = learnt(found, of)
+        print(f"{'rows':29}" + "".join(f"{count:6.0f}" for count in rows))
+        print(f"{of[0]:14} ps a weight    " + "".join(f"{1e12 * each:6.2f}" for each in seconds))
+        model = Deployment.of(of[0], gpu=CARD).model
+        mixer, mine = model.groups[0].mixer, [step for step in found if (step.model, step.dtype) == of and step.sequences == 1]
+        assert isinstance(mixer, Attention)
+        (near, far), (first, last) = (
+            sorted((step.context, step.seconds) for step in mine if step.kind == kind)[:: len([s for s in mine if s.kind == kind]) - 1]
+            for kind in ("decode", "chunk")
+        )
+        kv = 2 * ACTIVATION_BYTES * mixer.kv_heads * mixer.head_dim * model.layers * (far[0] - near[0]) / (far[1] - near[1])
+        flops = 4.0 * MICRO_BATCH * mixer.heads * mixer.head_dim * model.layers * (last[0] - first[0]) / (last[1] - first[1])
+        print(f"{'':14} attention: {kv / 1e12:.2f} TB/s of KV, {flops / 1e12:.0f} TFLOP/s")
 
 
 def score(found: Sequence[Step]) -> None:
@@ -118,6 +140,7 @@ def main(argv: Sequence[str]) -> int:
     found = steps()
     if not argv:
         score(found)
+        kernels(found)
         return 0
     rows, seconds = learnt(found)
     for count, each in zip(rows, seconds, strict=True):

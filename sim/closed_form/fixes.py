@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 
 from sim.closed_form.ways import MOST_SHARE
 from sim.deployment.memory import n_max
@@ -84,17 +85,16 @@ def _lighter(d: Deployment, context: int, users: int) -> Iterator[Fix]:
         return
     narrow = _narrow_kv(d)
     starts = [("", d), *([(f" {NARROW_KV}", narrow)] if narrow else [])]
-    for tp in (d.tp, *(degree for degree in DEGREES if degree > d.tp)):
-        for kv, start in starts:
-            for weights in ("fp8", "int4"):
-                try:
-                    lighter = replace(start, tp=tp, precision=replace(start.precision, weights=weights))
-                    count = users_that_fit(lighter, context)
-                except SimctlError:  # the card, or the engine, has none
-                    continue
-                if count >= users:
-                    yield Fix(f"--dtype {weights}{kv}{'' if tp == d.tp else f' --tp {tp}'}", count, _price(lighter))
-                    return
+    degrees = (d.tp, *(degree for degree in DEGREES if degree > d.tp))
+    for tp, (kv, start), weights in product(degrees, starts, ("fp8", "int4")):
+        try:
+            lighter = replace(start, tp=tp, precision=replace(start.precision, weights=weights))
+            count = users_that_fit(lighter, context)
+        except SimctlError:  # the card, or the engine, has none
+            continue
+        if count >= users:
+            yield Fix(f"--dtype {weights}{kv}{'' if tp == d.tp else f' --tp {tp}'}", count, _price(lighter))
+            return
 
 
 def _shorter(d: Deployment, context: int, users: int) -> Iterator[Fix]:

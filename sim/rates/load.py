@@ -17,7 +17,7 @@ from sim.cost.provenance import outside_measured
 from sim.cost.rates import RateDraws
 from sim.engine.version_defaults import measured, unmeasured_sds
 from sim.errors import SimctlError
-from sim.rates import llamacpp
+from sim.rates import llamacpp_kernels
 from sim.rates import posterior as files
 from sim.rates.kinds import Seen, not_measured, packaged_seen, t_factors, widths
 from sim.rates.links import link_cost, over_links, slowest
@@ -94,9 +94,9 @@ def widened(rates: RateDraws, deployment: Deployment, seed: int = 0, seen: Seque
         for name, power in (("launch_layer_s", 1), ("linear_flops_per_s", -1)):  # what a prompt waits for
             rates = _times(rates, name, more**power, (more * prompts) ** power)
         rates = files.slowed(files.moved(rates, steps), found[0].mean, 0.0, seed)
-    if llamacpp.stands_in(deployment, rates):
-        rates = llamacpp.by_llamacpp(rates, deployment, seed)
-        variance += llamacpp.BUILD_SD**2
+    if llamacpp_kernels.stands_in(deployment, rates):
+        rates = llamacpp_kernels.by_llamacpp(rates, deployment, seed)
+        variance += llamacpp_kernels.BUILD_SD**2
     launch, launch_sd = (EAGER_LAUNCH, EAGER_LAUNCH_SD) if deployment.limits.enforce_eager else (0.0, 0.0)
     if unmeasured_version(deployment):
         step_sd, version_sd = unmeasured_sds(deployment.limits.engine_version)
@@ -200,8 +200,8 @@ def scope_notes(deployment: Deployment, rates: RateDraws) -> list[str]:
             notes.append(f"{which}: one server's, {apart} of a measured kernel's; the interval holds half of that more or less.")
     if workstation(d.gpu):
         notes.append(f"no server of a workstation's or consumer's card was measured: log sd {WORKSTATION_SD:g} of step times, declared.")
-    if llamacpp.stands_in(d, rates):
-        notes.append(llamacpp.note(d))
+    if llamacpp_kernels.stands_in(d, rates):
+        notes.append(llamacpp_kernels.note(d))
     for kind in not_measured(d, rates.source):
         steps, prompts = widths(kind, packaged_seen())
         sds = f"log sd {steps.sd:.2g} of step times, {prompts.sd:.2g} more of prompts; Student t, {steps.dof:g} degrees of freedom"

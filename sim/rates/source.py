@@ -12,7 +12,7 @@ from sim.engine.config import overlaps
 from sim.engine.overlap import HostWork
 from sim.errors import UsageError
 from sim.files import text_of
-from sim.rates import llamacpp
+from sim.rates import llamacpp_kernels
 from sim.rates.host import Host
 from sim.rates.load import load_rates, on_another_machine
 from sim.rates.serving import NO_HOST, UNITS, HostRates, as_served, parse_overhead
@@ -61,7 +61,7 @@ class RateSource:
             rates = load_rates(deployment, posterior=self.posterior, draws=draws, seed=self.seed)
             if self.served and self.posterior is None and self.overhead is None and self.host_scale is None:
                 rates = on_another_machine(rates, self.seed)
-        if self.served and self.host is None and llamacpp.stands_in(deployment, rates):
+        if self.served and self.host is None and llamacpp_kernels.stands_in(deployment, rates):
             if self.overhead is not None or self.host_scale is not None:
                 raise UsageError(f"no llama.cpp server was measured on {deployment.gpu.name}: nothing of it scales with a host's speed")
         elif self.served and self.host is None:

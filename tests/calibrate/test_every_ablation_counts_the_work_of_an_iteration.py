@@ -9,7 +9,7 @@ import pytest
 from calibrate.served.replay import replay
 from sim.cost.batch import mixed_batch
 from sim.cost.coefficients import coefficients
-from sim.cost.left_out import terms
+from sim.cost.terms_left_out import terms
 from sim.cost.work import iteration_work
 from sim.files import package_path
 from sim.rates.fingerprint import priced

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.cost.gemm import quantised_gemm_surface
+from sim.cost.gemm import chip_of
 from sim.cost.rates import RateDraws, Rates
 from sim.units import format_number
 
@@ -37,8 +37,7 @@ def stands_in(d: Deployment, rates: RateDraws) -> bool:
 
 def by_llamacpp(rates: RateDraws, d: Deployment, seed: int) -> RateDraws:
     """The draws with llama.cpp's kernels and sampling in the place of an engine's."""
-    sample_s = SAMPLE_S * d.model.vocab / SAMPLED_WORDS
-    known = quantised_gemm_surface(d.model, d.precision, d.gpu) is not None
+    known, sample_s = _by_rows(d), _sample_s(d)
     lean = np.exp(LINEAR + LINEAR_SD * np.random.default_rng([seed, 86]).standard_normal(rates.count))
 
     def changed(each: Rates, factor: object) -> Rates:
@@ -49,11 +48,21 @@ def by_llamacpp(rates: RateDraws, d: Deployment, seed: int) -> RateDraws:
     return replace(rates, point=changed(rates.point, math.exp(LINEAR)), draws=changed(rates.draws, lean))
 
 
+def _by_rows(d: Deployment) -> bool:
+    """Whether its linear layers are priced by kernels that were measured."""
+    return chip_of(d.gpu, d.precision, own_kernels=True) is not None
+
+
+def _sample_s(d: Deployment) -> float:
+    return SAMPLE_S * d.model.vocab / SAMPLED_WORDS
+
+
 def note(d: Deployment) -> str:
     """What is known of llama.cpp on this GPU."""
-    known = quantised_gemm_surface(d.model, d.precision, d.gpu) is not None
-    linear = "linear layers by rows" if known else f"linear layers {math.exp(-LINEAR):.1f} times slower in prompts (log sd {LINEAR_SD:g})"
-    sample = format_number(1e3 * SAMPLE_S * d.model.vocab / SAMPLED_WORDS, 2)
+    linear = (
+        "linear layers by rows" if _by_rows(d) else f"linear layers {math.exp(-LINEAR):.1f} times slower in prompts (log sd {LINEAR_SD:g})"
+    )
+    sample = format_number(1e3 * _sample_s(d), 2)
     return (
         f"llama.cpp: {linear}, attention, and {sample} ms of sampling a sequence as in a build of early 2025 on an H100; "
         f"another build or host: log sd {BUILD_SD:g}, declared."
