@@ -75,6 +75,8 @@ NAMED = {
     "deep": (8, 262_144, 128, 262_080, 1),  # from the second turn on a prefix cache leaves decodes of 256K tokens alone
 }
 LONG_OPEN = (1.0, 24, 32_000, 256)  # by name, too: an open loop's rate, requests, prompt and output tokens
+# By name, too: rates of open loops of short chats on one system prompt, where the API server has most to do; prompt, output, shared tokens.
+SHORT_OPEN_RATES, SHORT_OPEN = (60.0, 110.0, 170.0), (204, 62, 202)
 # By name, too, on a server of few blocks: seconds, requests/s, tokens of the shared texts, and lognormal medians and most of what follows.
 LASTING_S, LASTING_RATE, LASTING_TEXTS = 600.0, 3.0, (2_000, 6_000, 12_000, 20_000, 30_000, 44_000)
 LASTING_SIZES, LASTING_SIGMA = (1024, 160, 12_000, 1024), 0.8
@@ -107,7 +109,20 @@ def named_only(vocab: int, seed: int, sizing: Sizing) -> list[PlannedLoad]:
     sizes_of = [(sizing.prompt(size[0]), sizing.output(size[1]))] * count
     open_send = lambda target: load.open_loop(target, prompts, arrivals, sizes_of, 7 * 10**9)  # noqa: E731
     long_open = PlannedLoad(f"long open {rate:g}/s", "open", open_send, count, *sizes_of[0], rate, (arrivals, sizes_of))
-    return [*found, long_open, lasting(prompts, sizing, np.random.default_rng(seed + 12))]
+    short = [short_open(prompts, sizing, rate, seed) for rate in SHORT_OPEN_RATES]
+    return [*found, long_open, *short, lasting(prompts, sizing, np.random.default_rng(seed + 12))]
+
+
+def short_open(prompts: load.Prompts, sizing: Sizing, rate: float, seed: int) -> PlannedLoad:
+    """A Poisson stream of short requests, all of whose prompts begin with one text."""
+    count = round(rate * sizing.duration_s)
+    prompt, output, prefix = sizing.prompt(SHORT_OPEN[0]), sizing.output(SHORT_OPEN[1]), sizing.prompt(SHORT_OPEN[2])
+    arrivals = load.poisson_arrivals(rate, count, np.random.default_rng(seed + 13))
+    sizes, shared = [(prompt, output)] * count, [(0, prefix)] * count
+    first = 9 * 10**9 + 10**5 * round(rate)
+    send = lambda target: load.open_loop(target, prompts, arrivals, sizes, first, shared)  # noqa: E731
+    name = f"short open {rate:g}/s"
+    return PlannedLoad(name, "open", send, count, prompt, output, rate, (arrivals, sizes), shared_tokens=prefix)
 
 
 def lasting(prompts: load.Prompts, sizing: Sizing, rng: np.random.Generator) -> PlannedLoad:
