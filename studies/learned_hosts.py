@@ -23,7 +23,7 @@ from calibrate.measured_files import served_files
 from calibrate.served.causes import causes_of
 from calibrate.served.host_fit import learn_host
 from calibrate.served.in_processes import in_processes
-from calibrate.served.kept import kept
+from calibrate.served.kept_host import kept
 from calibrate.served.left_out import LEAST_REQUESTS
 from calibrate.served.overhead import transferred
 from calibrate.served.replay import METRICS, replay

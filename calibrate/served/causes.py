@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.served.host_fit import ORDINARY, Learnt, Suspicion, as_on, learn_host, sharing
-from calibrate.served.kept import token_interval
+from calibrate.served.kept_host import token_interval
 from calibrate.served.replay import Prediction, replay
 from calibrate.served.runs import Experiment, ServedRun
 from sim.cost.rates import RateDraws

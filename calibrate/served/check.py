@@ -15,7 +15,7 @@ from calibrate.logs.read import is_log, read_log
 from calibrate.logs.requests import ServedLog
 from calibrate.served.alarms import SAY, cached_prompts, look_alikes, tokens_too_soon
 from calibrate.served.causes import CLOCK, GPU, HOST, LEAST_TOTAL, PROMPTS, Causes, Factor, causes_of, slower_by
-from calibrate.served.kept import kept
+from calibrate.served.kept_host import kept
 from calibrate.served.runs import Experiment, ServedRun, read_served
 from calibrate.served.time_units import check_times
 from sim.errors import SimctlError, UsageError

@@ -6,7 +6,7 @@ Statistics are mean log TTFT and TPOT of groups of requests; of a summary, its s
 simulations (calibrate.logs.learn has the method). Launches and work share what a host is slower by, so one slow host comes before two
 causes. The noise has a part that all statistics of one metric share (MISSED_SD, and what kinds of serving are off by): what the simulator
 misses of a load is not learnt as the host's. Gaps between tokens show launches by themselves (calibrate.served.launches), and the API
-server's time per token (calibrate.served.sending). Its other times stay those given: engines whose own work took 1.6 times the packaged
+server's time per token (calibrate.served.send_times). Its other times stay those given: engines whose own work took 1.6 times the packaged
 servers' were seen behind API servers as quick as theirs.
 """
 
@@ -27,7 +27,7 @@ from calibrate.served.overhead import launching_s
 from calibrate.served.replay import replay
 from calibrate.served.runs import Experiment, ServedRun
 from calibrate.served.scores import BOUNDS
-from calibrate.served.sending import token_time_s
+from calibrate.served.send_times import token_time_s
 from sim.cost.rates import RateDraws, Rates, at_host
 from sim.errors import UsageError
 from sim.rates.host import API_TIMES, Host

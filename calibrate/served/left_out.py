@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.measured_files import engine_grids
-from calibrate.served.figures import FigureScore, figure_scores
+from calibrate.served.load_figures import FigureScore, figure_scores
 from calibrate.served.overhead import ServedRates
 from calibrate.served.replay import METRICS, replay
 from calibrate.served.runs import Experiment, ServedRun

@@ -5,7 +5,7 @@ Rates learnt in process show all host work. What serving hides of it and adds, i
     c0, shown     fixed cost as served, share of the per-sequence cost that shows: linear in the ladder's windows, solved draw by draw;
                   without a ladder c0 closes the low load's median TPOT, and what shows follows from the schedule
     launch        the host's time to launch an iteration without CUDA graph, over the grids' (calibrate.served.launches)
-    token_s       time per token sent, by the gaps inside the iterations of these loads (calibrate.served.sending)
+    token_s       time per token sent, by the gaps inside the iterations of these loads (calibrate.served.send_times)
     request_s     closes the median TTFT; what requests share of it and the time per prompt token are those of other servers
     noise         of single requests about their replay, and what a run's requests have in common
 """
@@ -23,7 +23,7 @@ from scipy.special import ndtri
 from calibrate.served.launches import HOSTS_SD, launch_factor
 from calibrate.served.replay import METRICS, replay
 from calibrate.served.runs import Experiment, ServedRun
-from calibrate.served.sending import token_time_s
+from calibrate.served.send_times import token_time_s
 from sim.cost.batch import decode_batch
 from sim.cost.coefficients import coefficients
 from sim.cost.provenance import Origin, Provenance

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from calibrate.served.alarms import cached_prompts
-from calibrate.served.figures import FigureScore, figure_scores
 from calibrate.served.host_fit import learn_host
+from calibrate.served.load_figures import FigureScore, figure_scores
 from calibrate.served.overhead import ServedRates, as_learnt, fit_overhead, transferred
 from calibrate.served.replay import METRICS, Prediction, replay
 from calibrate.served.runs import Experiment, ServedRun

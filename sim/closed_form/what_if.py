@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from sim.closed_form.fidelity import GOOD_RECALL, blocks_needed, risk_sentence
 from sim.closed_form.knee import Knee, closed_form_knee, continuous_knee, continuous_knees
 from sim.closed_form.prefill import prefill_s
-from sim.closed_form.serving import OUTPUT_TOKENS, Serving, serving
+from sim.closed_form.serving_at_context import OUTPUT_TOKENS, Serving, serving
 from sim.closed_form.ways import Way, recommend
 from sim.closed_form.what_if_options import Interval, Option, best_option, interval
 from sim.cost.batch import decode_batch
@@ -153,7 +153,7 @@ class WhatIf(Shown):
         return RateSource(self.posterior, self.served, host_scale=self.host, seed=self.seed)
 
     def serving(self) -> Serving:
-        """Users of this context on the question's engine (sim.closed_form.serving). Raises what loading rates raises."""
+        """Users of this context on the question's engine (sim.closed_form.serving_at_context). Raises what loading rates raises."""
         return serving(self, *self._source.of(self.deployment, self.draws))
 
     def to_dict(self) -> dict[str, Any]:

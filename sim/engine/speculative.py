@@ -9,7 +9,7 @@ from sim.engine.config import EngineConfig
 from sim.engine.host_tier import HOST_NEEDS, HOST_OPTIONS
 from sim.engine.versions import rules_of
 from sim.errors import UsageError
-from sim.specs.drafts import HEADS
+from sim.specs.draft_heads import HEADS
 
 DRAFTERS = ("ngram", "draft_model", "eagle", "eagle3", "mtp")
 KNOWN: dict[str, Any] = {

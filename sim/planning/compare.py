@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from sim.closed_form.serving import Times, prompt_tokens, speeds
+from sim.closed_form.serving_at_context import Times, prompt_tokens, speeds
 from sim.errors import UsageError
 from sim.planning.bounds import states_of
 from sim.planning.choices import ONE, Choice
@@ -32,8 +32,8 @@ COARSE = 20  # trials of a count that is far from the answer
 class Card(Shown):
     """One GPU: the race of its deployments, and figures of the cheapest that meets the SLO or looks as if it did; `why` there is none.
 
-    `curve` is (tok/s of a user, output tok/s per GPU) by users at once, of one replica under load (sim.closed_form.serving). `power` is
-    what the GPUs draw in one run at the medians.
+    `curve` is (tok/s of a user, output tok/s per GPU) by users at once, of one replica under load
+    (sim.closed_form.serving_at_context). `power` is what the GPUs draw in one run at the medians.
     """
 
     gpu: str

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from sim.errors import UsageError
 from sim.rates.serving import UNITS, HostRates
+from sim.results.iteration_shares import WHOSE, Shares, apportioned, shares
 from sim.results.metrics import request_latencies_ms
 from sim.results.record import RunRecord
 from sim.results.run_files import from_dataset
-from sim.results.shares import WHOSE, Shares, apportioned, shares
 from sim.results.timeline import API_SERVER, KV, MOVED, ROUTER, Piece, Timeline, timeline
 from sim.specs.lookup import did_you_mean
 from sim.ticks import TICK_S, to_ticks
@@ -32,7 +32,7 @@ Ints = NDArray[np.int64]
 @dataclass(frozen=True, slots=True)
 class DelayPart:
     """A stage of a latency. Each of the splits that is not empty adds up to `ticks`: `why` by what it waited for, `whose` by
-    whose tokens its iterations computed (sim.results.shares), `terms` by the terms of their step time.
+    whose tokens its iterations computed (sim.results.iteration_shares), `terms` by the terms of their step time.
     """
 
     stage: str

@@ -1,7 +1,7 @@
 """Cost of a million tokens by kind: input that was computed, input read from the prefix cache, and output.
 
-A replica's bill is split as its busy time is (sim.results.shares): cached tokens cost the attention that reads their KV, output its
-decodes, input all other prefill. Idle time costs each in proportion; a replica that computed nothing is split as all others are.
+A replica's bill is split as its busy time is (sim.results.iteration_shares): cached tokens cost the attention that reads their KV, output
+its decodes, input all other prefill. Idle time costs each in proportion; a replica that computed nothing is split as all others are.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from sim.results.iteration_shares import shares
 from sim.results.record import RunRecord
-from sim.results.shares import shares
 
 KINDS = ("input", "cached", "output")
 

@@ -35,7 +35,7 @@ from sim.errors import SimctlError, UsageError
 from sim.rates.links import linked
 from sim.shown import Figures, Shown
 from sim.specs.attention_policy import AttentionPolicy
-from sim.specs.drafts import HEADS, draft_head
+from sim.specs.draft_heads import HEADS, draft_head
 from sim.specs.gpu import GpuSpec
 from sim.specs.gpus import get_gpu
 from sim.specs.linear_kernels import AUTO, linear_kernel

@@ -44,7 +44,7 @@ def command(logs: tuple[str, ...], out: Path | None, as_json: bool, **options: A
       simctl check LOG.csv.gz --gpu h100 --model Llama-3.1-8B --out host.json
       simctl check '41 tok/s on 4 x 3090' --model Qwen3-32B
     """
-    from simctl.from_options.checks import check_of
+    from simctl.from_options.check_question import check_of
     from simctl.text.check_text import show
 
     target = writable(out)

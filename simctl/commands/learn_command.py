@@ -58,9 +58,9 @@ def command(logs: tuple[Path, ...], as_json: bool, **options: Any) -> None:
         --host-out host.json
     """
     from calibrate.backend import check_samplers
+    from calibrate.log_questions import LEARN, Learn
     from calibrate.measured_files import resolved
-    from calibrate.questions import LEARN, Learn
-    from simctl.from_options.checks import check_of
+    from simctl.from_options.check_question import check_of
     from simctl.from_options.logs import reading_of, served_by
     from simctl.text.learn_text import show
 

@@ -51,7 +51,7 @@ def command(inputs: tuple[Path, ...], out: str | None, serve: bool, port: int, p
     from sim.errors import UsageError
     from simctl.report.inputs import part_of
     from simctl.report.page import vega
-    from simctl.report.question import MOST
+    from simctl.report.report_question import MOST
 
     if len(inputs) > MOST:
         raise UsageError(f"a report has at most {MOST} results, got {len(inputs)}")

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from calibrate.log_questions import served_log
 from calibrate.logs.requests import ServedLog
-from calibrate.questions import served_log
 from calibrate.served.runs import ServedRun
 
 if TYPE_CHECKING:

@@ -44,6 +44,6 @@ def with_users(options: Mapping[str, Any], deployments: Iterable[Deployment], ra
 
 def answer_alone_s(d: Deployment, prompt: int, output: int, rates: RateSource) -> float:
     """Seconds until an idle server has answered a request."""
-    from sim.closed_form.serving import Times
+    from sim.closed_form.serving_at_context import Times
 
     return Times.of(d, prompt, output, *rates.of(d, MEDIANS)).answer_s(1)

@@ -9,7 +9,7 @@ from simctl.options.option_groups import Sectioned
 from simctl.options.option_types import BATCHES, PAUSE, TOKENS
 from simctl.options.shared_options import deployment_options, host_option, limit_options, rate_options, served_option, users_option
 
-OUTPUT_TOKENS = 128  # that of sim.closed_form.serving, which takes long to import
+OUTPUT_TOKENS = 128  # that of sim.closed_form.serving_at_context, which takes long to import
 
 
 @click.command("what-if", cls=Sectioned, sections={})

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.results.iteration_shares import OTHERS, WHOSE, shares
 from sim.results.record import RunRecord
-from sim.results.shares import OTHERS, WHOSE, shares
 from sim.results.timeline import Piece, timeline
 from sim.ticks import TICK_S
 from simctl.report import charts

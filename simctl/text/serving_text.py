@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sim.closed_form.fixes import Fix
-from sim.closed_form.serving import Load, Serving, prompt_tokens
+from sim.closed_form.serving_at_context import Load, Serving, prompt_tokens
 from sim.closed_form.what_if_options import Interval
 from sim.rates.assumed import assumed
 from sim.rates.load import OUTSIDE, scope_notes

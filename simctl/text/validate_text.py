@@ -12,8 +12,8 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrate.served.figures import FigureScore
 from calibrate.served.left_out import KINDS, LOADS, PARTS, LeftOut
+from calibrate.served.load_figures import FigureScore
 from calibrate.served.replay import Prediction
 from calibrate.served.runs import Experiment
 from calibrate.served.scores import LEVELS, QUANTILES, Replicates, Score, coverage, distributions, reliability

@@ -23,7 +23,7 @@ from sim.engine.interface import Iteration, Scheduler
 from sim.engine.iteration_cost import IterationCost
 from sim.engine.schedulers import LlamaCppScheduler, VllmScheduler
 from sim.rates.priors import prior_rates
-from sim.specs.drafts import draft_head
+from sim.specs.draft_heads import draft_head
 from sim.specs.gpus import get_gpu
 from sim.specs.model import ModelSpec
 from sim.specs.models import get_model

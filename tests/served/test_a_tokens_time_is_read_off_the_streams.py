@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from calibrate.served.sending import LEAST, MOST, token_time_s
+from calibrate.served.send_times import LEAST, MOST, token_time_s
 from studies.sbc.hosts import streams
 
 OTHERWISE = 6e-5

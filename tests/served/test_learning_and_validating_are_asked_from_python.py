@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from calibrate.questions import Learn, Validate
+from calibrate.log_questions import Learn, Validate
 from calibrate.served.validation import ValidationSettings
 from sim import Deployment, Plan, UsageError, Workload
 from sim.files import package_path
-from simctl.report.question import Report
+from simctl.report.report_question import Report
 from tests.cli import run
 
 SERVED = package_path("scenarios", "data", "measured", "validation", "h200_served_llama3.1-8b_v0.26.nc")

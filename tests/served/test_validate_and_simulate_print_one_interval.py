@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from calibrate.served.figures import FIGURES
+from calibrate.served.load_figures import FIGURES
 from tests.cli import run
 from tests.served.made_runs import open_loop
 

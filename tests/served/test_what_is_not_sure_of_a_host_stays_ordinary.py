@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrate.served.host_fit import Learnt
-from calibrate.served.kept import TOKEN_SD, kept
+from calibrate.served.kept_host import TOKEN_SD, kept
 from sim.rates.host import FACTORS, Host
 from sim.results.intervals import Z_90
 from studies.learned_hosts import Judged, summary

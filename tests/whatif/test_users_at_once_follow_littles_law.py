@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sim import Deployment, WhatIf, Workload, simulate
 from sim.closed_form.fixes import fixes, users_that_fit
-from sim.closed_form.serving import Times
+from sim.closed_form.serving_at_context import Times
 from sim.rates.source import RateSource
 from tests.cli import run
 
