@@ -3,8 +3,9 @@
     python -m studies.field [--json] [WORD ...]
 
 Every cell of scenarios/data/reference/field.yaml is asked of `simctl simulate`, as anyone would who knows what its source says, and no more
-of the host. WORDs choose cells by parts of their names. The cells are a test set: nothing is learnt from them.
-The last rows say how many figures of GPUs that no engine was stepped on would be inside narrower intervals.
+of the host. What a source leaves open is asked in each way (`also`): the answer is their geometric mean, and its interval holds theirs.
+WORDs choose cells by parts of their names. The cells are a test set: nothing is learnt from them.
+The last rows say how many figures of GPUs that no engine was stepped on would be inside narrower intervals, of cells asked in one way.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from statistics import median
+from statistics import geometric_mean, median
 from typing import Any, NamedTuple
 
 import yaml
@@ -46,6 +47,7 @@ class Compared(NamedTuple):
     predicted: float
     low: float
     high: float
+    ways: int = 1  # in which it was asked
 
     @property
     def error(self) -> float:
@@ -73,14 +75,16 @@ def cells(words: Sequence[str] = ()) -> list[dict[str, Any]]:
     return chosen
 
 
-def compared(cell: Mapping[str, Any], answer: Mapping[str, Any]) -> list[Compared]:
-    """Every figure of a cell beside that of its answer, as summary.json has it."""
+def compared(cell: Mapping[str, Any], answers: Sequence[Mapping[str, Any]]) -> list[Compared]:
+    """Every figure of a cell beside those of its answers, as summary.json has them."""
     asked = dict(zip(tokens := shlex.split(cell["ask"]), tokens[1:], strict=False))
     engine, weights = (asked.get(option, default) for option, default in BY_DEFAULT.items())
     rows = []
     for figure, measured in cell["measured"].items():
-        low, high = interval(answer, figure)
-        rows.append(Compared(cell["cell"], asked["--gpu"], engine, weights, figure, float(measured), float(answer[figure]), low, high))
+        lows, highs = zip(*(interval(answer, figure) for answer in answers), strict=True)
+        predicted = geometric_mean([float(answer[figure]) for answer in answers])
+        what = cell["cell"], asked["--gpu"], engine, weights, figure
+        rows.append(Compared(*what, float(measured), predicted, min(lows), max(highs), len(answers)))
     return rows
 
 
@@ -90,10 +94,10 @@ def interval(answer: Mapping[str, Any], figure: str) -> tuple[float, float]:
     return combined(answer, *parts).get(figure, (float("nan"), float("nan")))
 
 
-def asked(cell: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer of `simctl simulate`. SimctlError with what it says where it refuses."""
+def asked(cell: Mapping[str, Any], more: str = "") -> dict[str, Any]:
+    """The answer of `simctl simulate`, with `more` options than the cell's. SimctlError with what it says where it refuses."""
     with tempfile.TemporaryDirectory() as folder:
-        argv = [sys.executable, "-m", "simctl", "simulate", *shlex.split(cell["ask"]), "--no-iterations", "--json"]
+        argv = [sys.executable, "-m", "simctl", "simulate", *shlex.split(f"{cell['ask']} {more}"), "--no-iterations", "--json"]
         if "config" in cell:
             path = Path(folder) / "config.json"
             path.write_text(json.dumps(cell["config"]), encoding="utf-8")
@@ -123,7 +127,7 @@ def tables(rows: Sequence[Compared], refused: Sequence[str]) -> str:
     groups: Iterable[Callable[[Compared], str]] = (lambda r: r.card, lambda r: r.engine, lambda r: f"{r.weights} weights", lambda _: "all")
     for what in groups:
         lines += [f"| {name} | {count} | {100 * error:.0f} | {inside} |" for name, count, error, inside in by(rows, what)]
-    for factor in (1.0, *NARROWER) if (never := [row for row in rows if row.card not in STEPPED]) else ():
+    for factor in (1.0, *NARROWER) if (never := [row for row in rows if row.card not in STEPPED and row.ways == 1]) else ():
         narrow = [narrowed(row, factor) for row in never]
         error, inside = 100 * median(abs(row.error) for row in never), sum(row.inside for row in narrow)
         lines.append(f"| GPUs never stepped{f', widths x {factor:g}' if factor < 1 else ''} | {len(never)} | {error:.0f} | {inside} |")
@@ -136,7 +140,7 @@ def main(argv: Sequence[str]) -> int:
     refused: list[str] = []
     for cell in cells([word for word in argv if word != "--json"]):
         try:
-            rows += compared(cell, asked(cell))
+            rows += compared(cell, [asked(cell, more) for more in ("", *cell.get("also", ()))])
         except SimctlError as problem:
             refused.append(str(problem))
     if "--json" in argv:

@@ -167,8 +167,8 @@ class ServingOverhead:
         )
 
     def applied(self, rates: RateDraws, overlaps: bool = True) -> RateDraws:
-        """Rates learnt in process, as served. Where host work overlaps, this overhead holds how far hosts lie apart when served: their
-        factor on work that would show is left out.
+        """Rates learnt in process, as served. Where host work overlaps, the factor between hosts stepped in process is left out: this
+        overhead holds how far hosts lie apart when served.
         """
         several = np.ndim(rates.draws.beta) > 0  # rates of floats are one draw, and what hosts differ by is its median
         rates = rates.at_median_host() if overlaps and several else rates
@@ -182,7 +182,7 @@ class ServingOverhead:
         )
         served = scaled(served, PARTLY_EXPOSED, self.exposed_share, self.exposed_share, why)
         served = scaled(served, LAUNCHING, self.launch, self.launch * np.exp(self.launch_sd * launches), why)
-        if several and overlaps:
+        if several:  # of work that hides, or that a synchronous engine shows
             works = WITH_LAUNCHES * launches + math.sqrt(1.0 - WITH_LAUNCHES**2) * works
             served = replace(served, host_work=np.exp(self.work_sd * works))
         if self.link_bytes_per_s:

@@ -86,6 +86,12 @@ def test_host_work_that_hides_varies_with_the_served_hosts_alone(in_process):
     assert np.std(hidden.draws.c0_s) < 0.8 * np.std(shown.draws.c0_s)
 
 
+def test_work_that_a_synchronous_engine_shows_differs_by_host_as_much_as_hidden_work(in_process):
+    hidden, shown = (as_served(in_process, overlaps=ahead)[0] for ahead in (True, False))
+    assert np.std(np.log(shown.host_work)) > 0.4
+    assert np.array_equal(hidden.host_work, shown.host_work)
+
+
 @pytest.mark.parametrize("told", ["0", "no-such-file.nc", __file__])
 def test_the_command_names_the_option_in_one_line(told):
     result = run("simulate", "--gpu", "H100", "--num-prompts", "5", "--request-rate", "2", "--host-scale", told)

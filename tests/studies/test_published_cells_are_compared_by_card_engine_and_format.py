@@ -28,7 +28,7 @@ def test_every_cell_has_a_name_of_its_own_a_source_a_card_and_something_measured
 
 
 def test_error_and_inside_by_hand():
-    tpot, duration = compared(CELL, ANSWER)
+    tpot, duration = compared(CELL, [ANSWER])
     assert (tpot.card, tpot.engine, tpot.weights) == ("H100", "vllm", "fp8")
     assert tpot.error == pytest.approx(-0.2)
     assert tpot.inside
@@ -36,9 +36,20 @@ def test_error_and_inside_by_hand():
     assert by([tpot, duration], lambda row: row.card) == [("H100", 2, pytest.approx(0.225), 1)]
 
 
+def test_what_a_source_leaves_open_is_held_by_the_intervals_of_each_way():
+    other = ANSWER | {"mean_tpot_ms": 18.0, "run_noise_90": {"mean_tpot_ms": [17.9, 18.1]}, "rates_90": {"mean_tpot_ms": [16.0, 20.0]}}
+    row, _ = compared(CELL, [ANSWER, other])
+    assert (row.predicted, row.low, row.high) == (pytest.approx(12.0), pytest.approx(7.5, rel=0.01), pytest.approx(20.0, rel=0.01))
+    assert [
+        cell["cell"] for cell in cells() if "gpt-oss" in cell["cell"] and "--engine-version" not in cell["ask"] + str(cell.get("also"))
+    ] == []
+
+
 def test_narrower_intervals_of_gpus_never_stepped_hold_fewer_figures():
     """An interval of 4 to 16 about 8, half as wide in logarithms: 5.7 to 11.3."""
-    row, home = (compared({**CELL, "ask": f"--gpu {gpu}"}, ANSWER)[0]._replace(measured=6.0, low=4.0, high=16.0) for gpu in ("A10", "H100"))
+    row, home = (
+        compared({**CELL, "ask": f"--gpu {gpu}"}, [ANSWER])[0]._replace(measured=6.0, low=4.0, high=16.0) for gpu in ("A10", "H100")
+    )
     half = narrowed(row, 0.5)
     assert (half.low, half.high) == (pytest.approx(2**2.5), pytest.approx(2**3.5))
     lines = [line for line in tables([row, home], ()).splitlines() if "never stepped" in line]
