@@ -116,7 +116,7 @@ class RowsEngine:
             requests = np.concatenate([requests, at.records(at.RequestRow, len(requests) + 64)])
             known = np.concatenate([known, np.zeros(len(known) + len(names), dtype=np.int64)])
             seen: Any = self._e.seen
-            if self._s.host_blocks:
+            if self._s.host_chunks:
                 seen = np.concatenate([seen, np.zeros(len(known) - len(seen), dtype=np.int8)])
             self._e = self._e._replace(requests=requests, names=known, seen=seen)
             self._resolve()

@@ -13,7 +13,7 @@ from typing import Any
 from sim.cost.graphs import GRAPH_TOKENS, sglang_sizes, vllm_sizes
 from sim.deployment.memory import DEFAULT_UTILIZATION
 from sim.engine.config import EngineConfig
-from sim.engine.host_tier import host_blocks, host_link
+from sim.engine.host_tier import HostTier, host_link
 from sim.engine.interface import Scheduler
 from sim.engine.overlap import NO_WORK, HostWork
 from sim.engine.version_defaults import decodes_in_pieces, drafts_in_pieces
@@ -47,7 +47,7 @@ def _graph_settings(config: EngineConfig, host: HostWork, sizes: Callable[[int],
 
 def _vllm_settings(config: EngineConfig, host: HostWork) -> dict[str, Any]:
     """A served vLLM hides host work behind the GPU; it shows where its schedule cannot."""
-    found = {**_graph_settings(config, host), "host_copies": host_link(config) if host_blocks(config) else None, "host": host}
+    found = {**_graph_settings(config, host), "host_copies": host_link(config) if HostTier.of(config).blocks else None, "host": host}
     drafter = config.options.get("drafter", "ngram")
     found["draft_pieces"] = drafts_in_pieces(drafter, config.engine_version)
     found["decode_pieces"] = bool(config.options.get("decode_pieces", decodes_in_pieces(config.engine_version)))

@@ -134,7 +134,7 @@ class _Stepped:
             request.preemptions += 1
             self._evicted.append(request)
         if not it.shares:
-            if s.host_blocks:
+            if s.host_chunks:
                 send_transfers(e, s, s.now, max(s.now, self._computed), s.decisions + 1)
             return None
         begin = s.first_share + i * (s.seqs + 1)
@@ -202,18 +202,18 @@ class VllmScheduler(_Stepped):
 
     def copies_take(self, write: int, load: int, latency: int) -> None:
         """Ticks of copies to and from host RAM: of a block written, of one loaded, and of each load beside these."""
-        self._s.write_ticks, self._s.load_ticks, self._s.load_latency = write, load, latency
+        self._s.write_ticks, self._s.load_ticks, self._s.load_latency = self._s.chunk * write, load, latency
 
     def launched(self, now: int, computed: int, ends: int) -> None:
         """The latest iteration decided begins now, the one before it is `computed` at those ticks, and this one `ends` then."""
         self._computed = ends
         self._e.iterations[self._s.first_iteration + self._decided[0][1]].started = now
-        if self._s.host_blocks:
+        if self._s.host_chunks:
             send_transfers(self._e, self._s, now, computed, self._s.decisions)
 
     def wakes(self) -> int | None:
         """When a transfer is over for which somebody waits; None where nobody does."""
-        found = next_transfer(self._e, self._s) if self._s.host_blocks and self._s.queued else at.NEVER
+        found = next_transfer(self._e, self._s) if self._s.host_chunks and self._s.queued else at.NEVER
         if found == at.NEVER:
             return None
         self._s.polled = at.NEVER

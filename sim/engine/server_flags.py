@@ -183,10 +183,12 @@ DRAFTERS = {"ngram": "ngram", "eagle": "eagle", "eagle3": "eagle3", "mtp": "mtp"
 # Connectors that hand KV to another server, whose role the file says elsewhere; those that keep it in this host's memory
 BETWEEN = re.compile(r"Nixl|P2pNccl|Mooncake(?!Store)|PyNccl|MoRIIO|Decode|DynamoNixl", re.IGNORECASE)
 USUAL_RULES: dict[str, tuple[Any, ...]] = {  # of a host tier: what is simulated
-    "eviction_policy": ("lru",), "store_threshold": (0, 1), "spec_name": ("CPUOffloadingSpec",), "lazy_offload": (False,),
+    "eviction_policy": ("lru",), "blocks_per_chunk": (1,), "spec_name": ("CPUOffloadingSpec",), "lazy_offload": (False,),
     "offload_prompt_only": (True,), "sync_load_budget_bytes": (0,), "cache_policy": ("LRU",), "lmcache.cache_policy": ("LRU",),
     "save_decode_cache": (False,), "lmcache.save_decode_cache": (False,), "secondary_tiers": ([],),
 }  # fmt: skip
+HOST_RULES = {"store_threshold": "store_threshold", "max_tracker_size": "max_tracker_size", "block_size": "chunk_tokens"}
+LMCACHE_CHUNK = 256  # tokens, by default
 WITHIN = re.compile(r"Offloading|LMCacheConnectorV1|SimpleCPUOffload")
 
 
@@ -296,11 +298,16 @@ def _transfer(name: str, text: str, options: dict[str, Any]) -> None:
             _transfer(name, json.dumps(each), options)
     elif WITHIN.search(connector):
         _refuse_rules(name, extra)
-        gib = _host_gib(name, extra)
-        if gib:
+        if connector == "OffloadingConnector" and (rules := _host_rules(name, extra)):
+            _put(options, "options", rules)
+        if gib := _host_memory(name, extra, "cpu_bytes_to_use", "cpu_bytes_to_use_per_rank") / 2**30:
             options["kv_offloading_size"] = gib
-        if "LMCache" in connector:  # reads its size from a variable, too, or takes 5 GB
+        if "LMCache" in connector:  # reads its size, which is a rank's, from a variable, too, or takes 5 GB
             options["lmcache"] = True
+            if gib := _host_memory(name, extra, "lmcache.max_local_cpu_size", "max_local_cpu_size"):
+                options["lmcache_gb"] = gib
+            chunk = _whole(name, extra, "chunk_size", LMCACHE_CHUNK)
+            _put(options, "options", {"chunk_tokens": _whole(name, extra, "lmcache.chunk_size", chunk)})
         elif not gib:
             raise UsageError(f"{name}: --kv-transfer-config: {connector} gives no cpu_bytes_to_use: how much host memory keeps KV?")
     elif not BETWEEN.search(connector):
@@ -318,12 +325,25 @@ def _refuse_rules(name: str, extra: dict[str, Any]) -> None:
             )
 
 
-def _host_gib(name: str, extra: dict[str, Any]) -> float:
-    """GiB of host memory for KV that a connector's own settings name."""
+def _host_rules(name: str, extra: dict[str, Any]) -> dict[str, int]:
+    """Engine options (sim.engine.host_tier) that a connector's settings stand for."""
+    rules = {ours: _whole(name, extra, theirs, 0) for theirs, ours in HOST_RULES.items() if theirs in extra}
+    if rules.get("store_threshold", 0) < 2:  # no offers are counted
+        rules = {ours: rules[ours] for ours in ("chunk_tokens",) if ours in rules}
+    return rules
+
+
+def _whole(name: str, extra: dict[str, Any], key: str, otherwise: int) -> int:
+    value = extra.get(key, otherwise)
+    if not str(value).isdecimal():
+        raise UsageError(f"{name}: --kv-transfer-config: {key} {json.dumps(value)[:40]} is no whole number")
+    return int(value)
+
+
+def _host_memory(name: str, extra: dict[str, Any], *keys: str) -> float:
+    """Host memory for KV by the first of these settings that a connector has; 0 where it has none."""
     try:
-        if (size := extra.get("cpu_bytes_to_use") or extra.get("cpu_bytes_to_use_per_rank")) is not None:
-            return float(size) / 2**30
-        return float(extra.get("lmcache.max_local_cpu_size") or extra.get("max_local_cpu_size") or 0)
+        return next((float(extra[key]) for key in keys if extra.get(key)), 0.0)
     except (TypeError, ValueError):
         raise UsageError(f"{name}: --kv-transfer-config: bytes of host memory must be a number") from None
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sim.deployment.memory import resident_weight_bytes
+from sim.engine.server_flags import HOST_RULES
 from sim.engine.versions import NEWEST
 from sim.errors import UsageError
 from sim.planning import sglang_args
@@ -90,8 +91,8 @@ def serve_arguments(pool: PoolSpec) -> list[str]:
         raise UsageError("--emit knows dense attention in HBM, and no drafts")
     if limits.engine == "sglang":
         sglang_args.check(pool)
-    elif limits.options:
-        raise UsageError("--emit knows no engine options of vLLM")
+    elif limits.options.keys() - HOST_RULES.values():
+        raise UsageError("--emit knows no engine options of vLLM but those of its host RAM")
     try:
         config = plan_engine(d)[0]
     except (SimctlError, UsageError):  # does not fit: it will not win
@@ -107,10 +108,23 @@ def serve_arguments(pool: PoolSpec) -> list[str]:
         found += ["--kv-cache-dtype", precision.kv if limits.engine == "vllm" else "fp8_e4m3"]
     if limits.engine == "sglang":
         return found + sglang_args.flags(pool, config)
-    found += _vllm_flags(d, config)
-    if pool.role != "serve":
-        found += ["--kv-transfer-config", json.dumps(NIXL)]
-    return found
+    return found + _vllm_flags(d, config) + _connectors(d, pool.role)
+
+
+def _connectors(d: Deployment, role: str) -> list[str]:
+    """What moves KV between servers, and to host RAM; of both at once `--kv-offloading-size` would take the other's place."""
+    size, options = d.limits.kv_offloading_size, d.limits.options
+    rules = {theirs: options[ours] for theirs, ours in HOST_RULES.items() if ours in options}
+    if size is not None and role == "serve" and not rules:
+        return ["--kv-offloading-size", f"{size:g}"]
+    wanted: list[dict[str, Any]] = [NIXL] if role != "serve" else []
+    if size is not None:
+        extra = {"cpu_bytes_to_use": int(size * 2**30), **rules}
+        wanted.append({"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": extra})
+    if not wanted:
+        return []
+    both = {"kv_connector": "MultiConnector", "kv_role": "kv_both", "kv_connector_extra_config": {"connectors": wanted}}
+    return ["--kv-transfer-config", json.dumps(wanted[0] if len(wanted) == 1 else both)]
 
 
 def _vllm_flags(d: Deployment, config: EngineConfig) -> list[str]:
@@ -137,8 +151,6 @@ def _vllm_flags(d: Deployment, config: EngineConfig) -> list[str]:
         found += ["--prefill-schedule-interval", str(config.prefill_schedule_interval)]
     if limits.num_gpu_blocks is not None:
         found += ["--num-gpu-blocks-override", str(limits.num_gpu_blocks)]
-    if limits.kv_offloading_size is not None:
-        found += ["--kv-offloading-size", f"{limits.kv_offloading_size:g}"]
     return found
 
 

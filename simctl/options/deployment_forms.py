@@ -300,7 +300,8 @@ def _of_model_spec(name: str, place: str, model: Mapping[str, Any]) -> dict[str,
             words += [f"--{flag}", str(setting)]
     words += [str(word) for word in _listed(config.get("extraArgs"))]
     if cache.get("enabled") and cache.get("cpuOffloadingBufferSize"):
-        words += ["--kv-offloading-size", re.sub(r"[^\d.]", "", str(cache["cpuOffloadingBufferSize"]))]
+        size = {"max_local_cpu_size": re.sub(r"[^\d.]", "", str(cache["cpuOffloadingBufferSize"]))}
+        words += ["--kv-transfer-config", json.dumps({"kv_connector": "LMCacheConnectorV1", "kv_connector_extra_config": size})]
     if cache.get("enabled") and cache.get("kvRole") in ("kv_producer", "kv_consumer"):
         words += ["--kv-transfer-config", json.dumps({"kv_connector": "NixlConnector", "kv_role": cache["kvRole"]})]
     found: dict[str, Any] = {"image": f"{model.get('repository', '')}:{model.get('tag', 'latest')}", "command": words}

@@ -234,7 +234,7 @@ def _settled(name: str, found: Found) -> None:
             raise UsageError(f"{name}: {option.replace('_', '-')}: {variable} is not set; {SETS}")
     cached, size = o.pop("lmcache", False), o.pop("lmcache_gb", None)
     if cached:
-        found.unused.append("LMCache's own rules (answered as vLLM's host tier of its size)")
+        found.unused.append("LMCache's own rules (answered as vLLM's host tier of its size and chunks)")
     if cached and "kv_offloading_size" not in o:  # of each rank
         o["kv_offloading_size"] = (size or LMCACHE_GB) * o.get("tp", 1) * o.get("pipeline_parallel_size", 1)
     if (method := o.pop("quantization", None)) is None:

@@ -220,8 +220,9 @@ def test_a_manifest_of_another_version_is_one_line(text, tmp_path):
     assert "/v9 is not read; versions read are v1alpha1, " in result.stderr
 
 
-@pytest.mark.parametrize(("extra", "gib"), [("", 5.0), (', "kv_connector_extra_config": {"cpu_bytes_to_use": 8589934592}', 8.0)])
+@pytest.mark.parametrize(("extra", "gib"), [("", 5.0), (', "kv_connector_extra_config": {"lmcache.max_local_cpu_size": 8}', 8.0)])
 def test_lmcache_is_said_to_be_answered_as_the_engines_own_tier(tmp_path: Path, extra: str, gib: float) -> None:
     found = read(tmp_path, f"""vllm serve {MODEL} --kv-transfer-config '{{"kv_connector": "LMCacheConnectorV1"{extra}}}'""")
     assert found.options["kv_offloading_size"] == gib
+    assert found.options["engine_option"] == ["chunk_tokens=256"]
     assert any("answered as vLLM's host tier" in each for each in found.unused)

@@ -25,8 +25,9 @@ TEXTS = ((0, 1, 2, 3, 4, 5), (0, 1, 2, 6), (7, 8, 9), ())
 class Ours:
     """sim.engine.rows.offload."""
 
-    def __init__(self, blocks: int) -> None:
-        config = EngineConfig(block_size=BLOCK, options={"host_blocks": blocks})
+    def __init__(self, blocks: int, least_offers: int, most_counted: int) -> None:
+        offers = {"store_threshold": least_offers, "max_tracker_size": most_counted} if least_offers else {}
+        config = EngineConfig(block_size=BLOCK, options={"host_blocks": blocks} | offers)
         self.e: Any = make_core(config, None, at.records(at.RequestRow, 0), np.zeros(0, dtype=np.int64), most_tokens=BLOCK)
         self.s = self.e.engines[0]
         self.read_from: dict[int, int] = {}
@@ -75,12 +76,12 @@ class Ours:
 class Theirs:
     """vLLM's manager with its least-recently-used policy."""
 
-    def __init__(self, blocks: int) -> None:
+    def __init__(self, blocks: int, least_offers: int, most_counted: int) -> None:
         from vllm.v1.kv_offload.base import LookupResult, ReqContext, make_offload_key
         from vllm.v1.kv_offload.cpu.manager import CPUOffloadingManager
 
         self.lookup_result, self.context, self.key = LookupResult, ReqContext, make_offload_key
-        self.manager = CPUOffloadingManager(blocks)
+        self.manager = CPUOffloadingManager(blocks, store_threshold=least_offers, max_tracker_size=most_counted)
         self.requests: list[tuple[Any, list[Any]]] = []
         self.offered: list[int] = []
         self.writes: list[tuple[int, list[Any]]] = []
@@ -143,8 +144,10 @@ class Theirs:
         return -1 if busy else count
 
 
-def drawn(rng: Random) -> tuple[int, list[Op]]:
-    """Blocks of host RAM, and operations; those that a side cannot do are left out when it is stepped."""
+def drawn(rng: Random) -> tuple[tuple[int, int, int], list[Op]]:
+    """Blocks of host RAM, offers that one needs, and blocks whose offers are counted; operations; those that a side cannot do are left out
+    when it is stepped.
+    """
     ops: list[Op] = []
     count = 0
     for _ in range(rng.randint(5, 60)):
@@ -153,7 +156,7 @@ def drawn(rng: Random) -> tuple[int, list[Op]]:
             count += 1
         name = rng.choice(["offer", "offer", "offer", "written", "read", "loaded", "again", "finish"])
         ops.append((name, rng.randrange(count), rng.randint(1, 14)))
-    return rng.choice([4, 9, 14, 40]), ops
+    return (rng.choice([4, 9, 14, 40]), rng.choice([0, 1, 2, 2, 3]), rng.choice([1, 3, 8, 20, 64_000])), ops
 
 
 def steps_of(side: Ours | Theirs, ops: list[Op]) -> list[list[int]]:

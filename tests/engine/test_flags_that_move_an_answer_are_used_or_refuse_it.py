@@ -97,6 +97,21 @@ def test_host_memory_of_a_connector_is_that_of_the_option(gib, connector, within
 
 
 @pytest.mark.parametrize(
+    ("extra", "options"),
+    [
+        ({"store_threshold": 3, "max_tracker_size": 100}, {"store_threshold": 3, "max_tracker_size": 100}),
+        ({"store_threshold": 2, "block_size": 64}, {"store_threshold": 2, "chunk_tokens": 64}),
+        ({"store_threshold": 1, "max_tracker_size": 100}, {}),  # counts nothing
+    ],
+)
+def test_rules_of_host_memory_are_engine_options(extra, options):
+    said = {"kv_connector": "OffloadingConnector", "kv_connector_extra_config": {"cpu_bytes_to_use": 2**30, **extra}}
+    found = {}
+    read_flag("f", "vllm", "kv-transfer-config", json.dumps(said), found)
+    assert found == {"kv_offloading_size": 1.0} | ({"options": options} if options else {})
+
+
+@pytest.mark.parametrize(
     ("text", "says"),
     [
         ("[]", "needs a JSON object"),
@@ -106,7 +121,8 @@ def test_host_memory_of_a_connector_is_that_of_the_option(gib, connector, within
             '{"kv_connector": "OffloadingConnector", "kv_connector_extra_config": {"eviction_policy": "arc"}}',
             'eviction_policy "arc" is not',
         ),
-        ('{"kv_connector": "OffloadingConnector", "kv_connector_extra_config": {"store_threshold": 2}}', "store_threshold 2 is not"),
+        ('{"kv_connector": "OffloadingConnector", "kv_connector_extra_config": {"store_threshold": -2}}', "store_threshold -2 is no whole"),
+        ('{"kv_connector": "OffloadingConnector", "kv_connector_extra_config": {"blocks_per_chunk": 2}}', "blocks_per_chunk 2 is not"),
         ('{"kv_connector": "SimpleCPUOffloadConnector", "kv_connector_extra_config": {"lazy_offload": true}}', "lazy_offload true is not"),
         ('{"kv_connector": "OffloadingConnector", "kv_connector_extra_config": {"cpu_bytes_to_use": "much"}}', "must be a number"),
         ('{"kv_connector": "NixlConnector", "kv_connector_extra_config": 3}', "must be a JSON object"),

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.engine.config import EngineConfig
-from sim.engine.host_tier import host_blocks
+from sim.engine.host_tier import HostTier
 from sim.engine.interface import Request
 from sim.engine.rows import layout as at
 from sim.engine.schedulers import VllmScheduler
@@ -74,6 +74,18 @@ def test_blocks_that_were_forgotten_are_used_again(texts: Texts, capacity: int) 
     assert s.host_blank == capacity - len(used)
 
 
+def test_a_text_is_kept_from_its_second_time_on_where_two_are_asked_for() -> None:
+    apart = [0, 1, 2, 0, 1, 2, 0, 1, 2]  # HBM keeps one text
+    assert found(apart, 13, host_blocks=3 * BLOCKS)[1] == [0, 0, 0, *[16 * BLOCKS] * 6]
+    assert found(apart, 13, host_blocks=3 * BLOCKS, store_threshold=2)[1] == [*[0] * 6, *[16 * BLOCKS] * 3]
+    assert found(apart, 13, host_blocks=3 * BLOCKS, store_threshold=2, max_tracker_size=2 * BLOCKS)[1] == [0] * 9  # forgotten before it
+
+
+def test_a_chunk_is_found_whole_or_not_at_all() -> None:
+    cached = found([0, 1, 0, 1], 13, host_blocks=2 * BLOCKS, chunk_tokens=5 * 16)[0]
+    assert cached == [0, 0, *[16 * 10] * 2]  # of 12 blocks
+
+
 def test_a_load_takes_its_bytes_over_the_link_and_nobody_else_waits() -> None:
     def served(load: int) -> tuple[float, float]:
         scheduler = VllmScheduler(config(26, host_blocks=100))
@@ -90,13 +102,24 @@ def test_a_load_takes_its_bytes_over_the_link_and_nobody_else_waits() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"host_blocks": -1}, {"host_blocks": 5, "host_gb_per_s": 0.0}, {"host_gb_per_s": 5.0}, {"disk_blocks": 5}]
+    "options",
+    [
+        {"host_blocks": -1},
+        {"host_blocks": 5, "host_gb_per_s": 0.0},
+        {"host_gb_per_s": 5.0},
+        {"disk_blocks": 5},
+        {"host_blocks": 5, "chunk_tokens": 24},
+        {"host_blocks": 5, "chunk_tokens": 96},
+        {"host_blocks": 5, "max_tracker_size": 9},
+        {"host_blocks": 5, "store_threshold": 2, "max_tracker_size": 0},
+        {"store_threshold": 2},
+    ],
 )
 def test_absurd_options_are_refused(options: dict[str, float]) -> None:
-    with pytest.raises(UsageError, match=r"host RAM|host_gb_per_s changes nothing without host_blocks|no option 'disk_blocks'"):
+    with pytest.raises(UsageError, match=r"host RAM|changes nothing without (host|store)_|no option 'disk_blocks'|max_tracker_size must"):
         VllmScheduler(config(10, **options))
 
 
 def test_it_needs_prefix_caching() -> None:
     with pytest.raises(UsageError, match="prefix caching"):
-        host_blocks(EngineConfig(enable_prefix_caching=False, options={"host_blocks": 5}))
+        HostTier.of(EngineConfig(enable_prefix_caching=False, options={"host_blocks": 5}))

@@ -12,11 +12,13 @@ DEPLOYMENTS = {
     "policy": ("H100", {"policy": "priority", "long_prefill_token_threshold": 512, "num_gpu_blocks": 3000}, {}),
     "no caching": ("H100", {"enable_prefix_caching": False, "enable_chunked_prefill": False, "max_model_len": 4096}, {}),
     "offloading": ("H100", {"kv_offloading_size": 16.0}, {}),
+    "store threshold": ("H100", {"kv_offloading_size": 16.0, "options": {"store_threshold": 2}}, {}),
     "parallel": ("H100", {"model": "Qwen3-30B-A3B", "tp": 2, "parallel": Parallel(2, 2, True)}, {}),
     "adapters": ("H100", {"lora": Lora(64, 4), "enforce_eager": True}, {}),
     "held back": ("H100", {"prefill_schedule_interval": 4}, {}),
     "as stored": ("H200", {"model": "DeepSeek-V3", "tp": 8}, {}),
     "prefill": ("H100", {}, {"role": "prefill"}),
+    "prefill with host RAM": ("H100", {"kv_offloading_size": 16.0}, {"role": "prefill"}),
     "decode": ("L40S", {"dtype": "fp8"}, {"role": "decode"}),
 }
 

@@ -58,11 +58,12 @@ def test_every_argument_is_known_and_has_its_value(name, parser):
     assert bool(parsed.enable_lora) == (limits.lora is not None)
     if limits.lora is not None:
         assert (parsed.max_lora_rank, parsed.max_loras) == (limits.lora.rank, limits.lora.adapters)
-    assert parsed.kv_offloading_size == limits.kv_offloading_size
+    connects = pool.role != "serve" or "store_threshold" in limits.options
+    assert parsed.kv_offloading_size == (None if connects else limits.kv_offloading_size)
     assert parsed.kv_cache_dtype == ("fp8" if d.precision.kv == "fp8" else "auto")
     if limits.prefill_schedule_interval > 1:
         assert parsed.prefill_schedule_interval == limits.prefill_schedule_interval
-    assert (parsed.kv_transfer_config is not None) == (pool.role != "serve")
+    assert (parsed.kv_transfer_config is not None) == connects
 
 
 def test_the_commands_of_two_nodes_parse(parser):

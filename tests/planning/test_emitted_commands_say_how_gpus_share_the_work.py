@@ -50,6 +50,11 @@ WRITTEN = {
     "policy": "--scheduling-policy priority --long-prefill-token-threshold 512 --num-gpu-blocks-override 3000",
     "no caching": "--no-enable-prefix-caching --no-enable-chunked-prefill",
     "offloading": "--kv-offloading-size 16",
+    "store threshold": '--kv-transfer-config {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": '
+    '{"cpu_bytes_to_use": 17179869184, "store_threshold": 2}}',
+    "prefill with host RAM": '--kv-transfer-config {"kv_connector": "MultiConnector", "kv_role": "kv_both", "kv_connector_extra_config": '
+    '{"connectors": [{"kv_connector": "NixlConnector", "kv_role": "kv_both"}, {"kv_connector": "OffloadingConnector", "kv_role": '
+    '"kv_both", "kv_connector_extra_config": {"cpu_bytes_to_use": 17179869184}}]}}',
     "parallel": "--tensor-parallel-size 2 --pipeline-parallel-size 2 --data-parallel-size 2 --enable-expert-parallel",
     "adapters": "--enable-lora --max-lora-rank 64 --max-loras 4 --enforce-eager",
     "held back": "--prefill-schedule-interval 4",

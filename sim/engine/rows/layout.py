@@ -66,9 +66,9 @@ class RequestRow:
     loading: Small = 0  # its KV is loaded from host RAM: 2 until that is over, then 1
     from_host: Small = 0  # blocks of it
     host_cached: Small = 0  # tokens of it at the first admission
-    offered: Small = 0  # leading blocks that host RAM was offered since its admission
-    looked: Small = 0  # blocks up to which it used those in host RAM, or offered its own
-    writing: Small = 0  # blocks that are being written there
+    offered: Small = 0  # leading chunks that host RAM was offered since its admission
+    looked: Small = 0  # chunks up to which it used those in host RAM, or offered its own
+    writing: Small = 0  # chunks that are being written there
     node: Small = NOBODY  # where its cached pages end (sim.engine.rows.radix)
     cached: Small = NOBODY  # prompt tokens found at the first admission; -1: not admitted
     sampled_in: Small = NOBODY  # number of the iteration of its latest token, where a log is kept
@@ -80,7 +80,7 @@ class RequestRow:
     load_over: int = 0
     passed: int = 0  # the latest decision that it was left out of
     adapter: int = 0  # LoRA adapter that it asks for; 0: none
-    seen: int = 0  # where it is noted which of its leading blocks it used in host RAM, or offered
+    seen: int = 0  # where it is noted which of its leading chunks it used in host RAM, or offered
     host_rank: int = 0  # its recency there
     sampled_at: int = 0  # ticks when that was sent
     scheduled: int = NOBODY
@@ -202,10 +202,20 @@ class EngineRow:
     uses: int = 0
     found: int = NOBODY  # by the latest look into the tree
     # host RAM
-    host_blocks: int = 0
+    host_chunks: int = 0  # 0: it keeps none
     host_blank: int = 0
-    write_ticks: int = 0  # of a block
-    load_ticks: int = 0
+    chunk: int = 1  # blocks
+    chunk_tokens: int = 0
+    least_offers: int = 0  # of a chunk that is written; below 2 none are counted
+    most_counted: int = 0
+    counted: int = 0
+    latest_counted: int = NOBODY
+    longest_counted: int = NOBODY  # without an offer
+    first_count: int = 0
+    first_count_slot: int = 0
+    count_mask: int = 0
+    write_ticks: int = 0  # of a chunk
+    load_ticks: int = 0  # of a block
     load_latency: int = 0
     first_chunk: int = 0
     next_chunk: int = 0
@@ -214,7 +224,7 @@ class EngineRow:
     host_mask: int = 0
     evictable_chunks: int = 0
     host_rank: int = 0  # the latest
-    writes: int = NOBODY  # blocks that are being written, in order
+    writes: int = NOBODY  # chunks that are being written, in order
     last_write: int = NOBODY
     unsent_write: int = NOBODY  # the first of these that waits for the next iteration
     writes_end: int = 0
@@ -362,17 +372,27 @@ class BlockRow:
 
 @dataclass(slots=True, eq=False)
 class ChunkRow:
-    """A KV block in host RAM."""
+    """A chunk of KV blocks in host RAM."""
 
     name: int = 0
     pins: int = 0  # loads under way; -1: it is being written
     rank: int = 0  # the least is evicted first
     place: int = NOBODY  # in the heap of those that can be
-    heap: int = 0  # the block at the place of the heap that this row's number is
+    heap: int = 0  # the chunk at the place of the heap that this row's number is
     request: int = 0  # that writes it
     since: int = 0  # decision that wrote it
     over: int = 0  # ticks when it is written
     behind: int = NOBODY
+
+
+@dataclass(slots=True, eq=False)
+class CountRow:
+    """How many times host RAM was offered a chunk."""
+
+    name: int = 0
+    offers: int = 0
+    before: int = 0  # offered next before it, and next after it
+    behind: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -456,7 +476,8 @@ class Core(NamedTuple):
     sends: MutableSequence[SendRow]  # [replicas * places]
     blocks: MutableSequence[BlockRow]  # [replicas * blocks] of vLLM
     nodes: MutableSequence[NodeRow]  # [replicas * (pages + 1)] of SGLang
-    chunks: MutableSequence[ChunkRow]  # [replicas * blocks of host RAM]
+    chunks: MutableSequence[ChunkRow]  # [replicas * chunks of host RAM]
+    counts: MutableSequence[CountRow]  # [replicas * chunks whose offers are counted]
     log: MutableSequence[LogRow]
     entries: MutableSequence[EntryRow]
     requests: MutableSequence[RequestRow]
@@ -464,7 +485,7 @@ class Core(NamedTuple):
     held: MutableSequence[int]  # blocks of a request that others begin with, too, by its seat
     table: MutableSequence[int]  # blocks by contents + 1, 0: none
     names: MutableSequence[int]  # of blocks that several requests begin with, whole numbers from 0 on (see RequestRow)
-    seen: MutableSequence[int]  # where host RAM keeps KV: whether a request used its leading blocks there, or offered them
+    seen: MutableSequence[int]  # where host RAM keeps KV: whether a request used its leading chunks there, or offered them
     phases: MutableSequence[int]  # [replicas * tokens of a block] steady requests that take a new block together
     padding: MutableSequence[float]  # [decodes] rows that the graph for so many computes beyond them
     acceptance: MutableSequence[float]  # [draft tokens] chance that the draft at a place is accepted, given that all before it are
@@ -487,6 +508,7 @@ ROWS = {
     "blocks": BlockRow,
     "nodes": NodeRow,
     "chunks": ChunkRow,
+    "counts": CountRow,
     "log": LogRow,
     "entries": EntryRow,
     "requests": RequestRow,

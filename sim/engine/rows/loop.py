@@ -94,11 +94,11 @@ def choose(e: Core, s: EngineRow) -> int:
         decide_by_kind(e, s, i)
     if not it.shares + it.steady:
         s.evicted += it.preempted
-        if s.host_blocks:
+        if s.host_chunks:
             send_transfers(e, s, s.now, max(s.now, s.ends), s.decisions + 1)
         if s.under_way != NOBODY:
             return pause(s, LAST, s.ends, 0)
-        if s.host_blocks and s.queued and next_transfer(e, s) < NEVER:
+        if s.host_chunks and s.queued and next_transfer(e, s) < NEVER:
             s.polled = NEVER
             return pause(s, IDLE, next_transfer(e, s), 1)
         if s.queued + running_of(s):
@@ -120,7 +120,7 @@ def choose(e: Core, s: EngineRow) -> int:
 
 def decide_by_kind(e: Core, s: EngineRow, i: int) -> None:
     """Decide iteration `i` as the engine does."""
-    if s.host_blocks:
+    if s.host_chunks:
         note_transfers(e, s)
     if s.kind == SGLANG:
         decide_sglang(e, s, i)
@@ -152,7 +152,7 @@ def launch(e: Core, s: EngineRow, given: Given) -> int:
     price(e, s, i, given)
     it.started = s.now
     decides, ends = s.decides, s.ends
-    if s.host_blocks:
+    if s.host_chunks:
         send_transfers(e, s, s.now, max(s.now, ends), s.decisions)
     s.ends = max(ends, decides) + s.priced
     s.decides = max(ends, decides + it.host)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sim.cost.coefficients import Coefficients
 from sim.cost.graphs import GRAPH_TOKENS
 from sim.engine.config import EngineConfig
-from sim.engine.host_tier import host_blocks
+from sim.engine.host_tier import HostTier
 from sim.engine.interface import Request
 from sim.engine.llamacpp_options import LlamaCppOptions
 from sim.engine.rows import layout as at
@@ -58,7 +58,7 @@ def engine_row(config: EngineConfig, steps: StepTime | None, most_tokens: int, k
     plain = not (s.kind or s.drafting or s.ranked or s.keep or s.threshold) and s.interval == 1 and s.counts_running >= min(s.adapters, 1)
     s.settles = int(plain and s.jumps and s.budget > s.seqs)  # a chunk leaves the requests behind it their tokens
     s.free = s.blank = config.num_gpu_blocks - 1
-    s.seats = config.max_num_seqs * (LOADING if s.host_blocks else 1)
+    s.seats = config.max_num_seqs * (LOADING if s.host_chunks else 1)
     if s.kind:
         s.most_blocks = ENDINGS if s.kind == at.SGLANG else SLOT
     else:
@@ -78,7 +78,8 @@ def take_prices(s: at.EngineRow, steps: StepTime) -> None:
     s.verify_s, s.verify_each_s = steps.verify_s, steps.verify_seq_s
     if steps.draft is not None:
         s.draft_model, s.draft_pieces, s.draft_window = 1, int(steps.draft_pieces), steps.draft.model.window or 0
-    s.write_ticks, s.load_ticks, s.load_latency = steps.host_link
+    block, s.load_ticks, s.load_latency = steps.host_link
+    s.write_ticks = s.chunk * block
     s.part_tokens = steps.part_tokens
     s.micro_batch, s.cuts = steps.micro_batch, at.STREAMS if steps.streams else at.EQUAL if steps.model.state_layers else at.FILLED
     s.most_rows = most_micro_batches(s) if s.micro_batch else 1
@@ -91,7 +92,10 @@ def _vllm(s: at.EngineRow, config: EngineConfig) -> None:
     s.unnamed, s.drops_last_hit = speculation.unnamed_tokens, int(speculation.drops_last_hit)
     s.drafting, s.lookahead, s.drafter_rows = speculation.draft_tokens, speculation.lookahead_tokens, speculation.drafter_rows
     s.seed = speculation.seed & 0xFFFFFFFF
-    s.host_blocks = s.host_blank = host_blocks(config)
+    tier = HostTier.of(config)
+    s.chunk, s.chunk_tokens = tier.chunk, tier.chunk * config.block_size
+    s.host_chunks = s.host_blank = tier.blocks // tier.chunk
+    s.least_offers, s.most_counted = tier.store_threshold, tier.max_tracker_size if tier.store_threshold > 1 else 0
 
 
 def _sglang(s: at.EngineRow, config: EngineConfig) -> None:
@@ -138,9 +142,9 @@ def make_core(
     seqs, blocks = config.max_num_seqs, config.num_gpu_blocks - 1
     one = engine_row(config, steps, most_tokens, keep, heard)
     slots = 1 << (2 * blocks).bit_length() if config.enable_prefix_caching and one.kind != at.LLAMACPP else 1
-    host_slots = 1 << (2 * one.host_blocks).bit_length() if one.host_blocks else 0
-    one.mask, one.host_mask, one.token_ticks = slots - 1, host_slots - 1, token_ticks
-    if one.host_blocks:
+    host_slots, count_slots = (1 << (2 * most).bit_length() if most else 0 for most in (one.host_chunks, one.most_counted))
+    one.mask, one.host_mask, one.count_mask, one.token_ticks = slots - 1, host_slots - 1, count_slots - 1, token_ticks
+    if one.host_chunks:
         requests["seen"] = np.cumsum(requests["depth"]) - requests["depth"]
     most = one.budget if one.kind == at.VLLM or one.chunked_prefill else one.most_prefill + one.max_len  # tokens of an iteration
     cut = one.parts > 1 or one.micro_batch
@@ -151,7 +155,8 @@ def make_core(
         "first_block": i * blocks, "end_block": (i + 1) * blocks, "fresh": i * blocks, "first_slot": i * slots,
         "first_running": i * (seqs + one.seats), "first_held": i * one.seats * one.most_blocks, "first_share": 2 * i * (seqs + 1),
         "first_piece": i * room, "first_phase": i * one.block,
-        "first_chunk": i * one.host_blocks, "next_chunk": i * one.host_blocks, "first_host_slot": replicas * slots + i * host_slots,
+        "first_chunk": i * one.host_chunks, "next_chunk": i * one.host_chunks, "first_host_slot": replicas * slots + i * host_slots,
+        "first_count": i * one.most_counted, "first_count_slot": replicas * (slots + host_slots) + i * count_slots,
         "first_send": 2 * i * seqs, "first_iteration": 2 * i, "first_row": i * one.row_room, "first_entry": i * one.entry_room,
         "root": i * (blocks + 1), "next_node": i * (blocks + 1) + 1,
     }  # fmt: skip
@@ -160,7 +165,8 @@ def make_core(
     counts = {
         "pieces": replicas * room, "iterations": 2 * replicas, "shares": 2 * replicas * (seqs + 1), "sends": 2 * replicas * seqs,
         "blocks": 0 if one.kind else replicas * blocks, "nodes": replicas * (blocks + 1) if one.kind == at.SGLANG else 0,
-        "chunks": replicas * one.host_blocks, "log": replicas * one.row_room, "entries": replicas * one.entry_room,
+        "chunks": replicas * one.host_chunks, "counts": replicas * one.most_counted, "log": replicas * one.row_room,
+        "entries": replicas * one.entry_room,
     }  # fmt: skip
     chances = Speculation.of(config).position_probability if one.drafting else float
     acceptance = np.array([chances(place) for place in range(one.drafting)])
@@ -182,11 +188,11 @@ def make_core(
     works = {"row_works": steps, "draft_row_works": steps.draft if steps and one.draft_model else None}
     tables: dict[str, Any] = {name: of.row_works(rows).ravel() if of else np.zeros(0) for name, of in works.items()}
     tables["expert_works"] = experts
-    held, table = replicas * one.seats * one.most_blocks, replicas * (slots + host_slots)
+    held, table = replicas * one.seats * one.most_blocks, replicas * (slots + host_slots + count_slots)
     if arrays:
         made: dict[str, Any] = {name: at.records(at.ROWS[name], count) for name, count in counts.items()}
         made["engines"] = engines
-        made["seen"] = np.zeros(int(requests["depth"].sum()) if one.host_blocks else 0, dtype=np.int8)
+        made["seen"] = np.zeros(int(requests["depth"].sum()) if one.host_chunks else 0, dtype=np.int8)
         made |= {"requests": requests, "held": np.zeros(held, dtype=np.int64), "table": np.zeros(table, dtype=np.int64)}
         return Core(**made, **prices, **tables, names=names, running=running.ravel())
     lazily: dict[str, Any] = {name: Lazily(at.ROWS[name]) for name in counts}

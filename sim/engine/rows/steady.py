@@ -17,7 +17,7 @@ def settle(e: Core, s: EngineRow, r: int) -> None:
     row = e.requests[r]
     left = row.prompt + row.output - 1 - row.computed
     nameable = s.caching and row.hashed < row.depth  # blocks of its answer, for which others ask
-    offers = s.host_blocks and (row.offered + 1) * s.block <= row.prompt
+    offers = s.host_chunks and (row.offered + 1) * s.chunk_tokens <= row.prompt
     if left < 2 or nameable or offers or row.held != blocks_of(s, row.computed) or s.free < s.running + s.budget // s.block:
         return
     row.entered, row.final = s.epoch, s.epoch + left

@@ -13,7 +13,7 @@ from sim.engine.rows.drafts import accepted
 from sim.engine.rows.kv import allocate, blocks_of, find_hits, give_back, remember, sit
 from sim.engine.rows.layout import NOBODY, OUTSIDE, RUNNING, Core, EngineRow, IterationRow
 from sim.engine.rows.log import note_chunk, note_loss
-from sim.engine.rows.offload import blocks_to_offer, finish_offers, host_hits, load, offer, unpin_hits
+from sim.engine.rows.offload import chunks_to_offer, finish_offers, host_hits, load, offer, unpin_hits
 from sim.engine.rows.sending import note_token
 from sim.engine.rows.shares import plain_share, share_at
 from sim.engine.rows.steady import settle, steady_before, steady_shares, unsettle_all
@@ -45,12 +45,12 @@ def decide(e: Core, s: EngineRow, i: int) -> None:
         begin = share_at(s, i)
         for place in range(begin, begin + it.shares):
             give_share(e, s, it, place)
-    if s.host_blocks:
+    if s.host_chunks:
         begin = share_at(s, i)
         for place in range(begin, begin + it.shares):
             r = e.shares[place].request
-            if (e.requests[r].offered + 1) * s.block <= e.requests[r].prompt:
-                offer(e, s, r, blocks_to_offer(e, s, r))
+            if (e.requests[r].offered + 1) * s.chunk_tokens <= e.requests[r].prompt:
+                offer(e, s, r, chunks_to_offer(e, s, r))
         finish_offers(e, s)
 
 
@@ -248,7 +248,7 @@ def admit(e: Core, s: EngineRow, it: IterationRow, i: int, budget: int) -> int:
         else:
             hits = find_hits(e, s, r)
             start = max(hits * s.block, min(row.comes_with, known - 1))  # transferred KV: the last token is computed anew
-            if s.host_blocks and not row.comes_with:
+            if s.host_chunks and not row.comes_with:
                 row.offered = 0
                 below = NOBODY if row.writing else host_hits(e, s, r, hits)
                 if below < 0:
@@ -379,7 +379,7 @@ def collect(e: Core, s: EngineRow, i: int) -> int:
                 give_back(e, s, r)
                 row.state = OUTSIDE
                 gone += 1
-            if s.host_blocks:
+            if s.host_chunks:
                 note_gone(e, s, r)
         elif s.drafting and not s.overlap:
             row.drafts = s.drafting
@@ -427,7 +427,7 @@ def cancel(e: Core, s: EngineRow, r: int) -> None:
         if row.loading:
             give_back(e, s, r)
             row.loading = 0
-    if s.host_blocks:
+    if s.host_chunks:
         note_gone(e, s, r)
     row.coming = row.stale = row.drafts = row.prefilling = row.in_prefill = 0
 
