@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sim.cost.batch import decode_batch
 from sim.cost.rates import RateDraws
 from sim.cost.step_time import step_time_s
-from sim.engine.version_defaults import STEP_SD
+from sim.engine.version_defaults import unmeasured_sds
 from sim.rates.links import link_cost, over_links, slowest
 from sim.rates.load import unmeasured_version
 from sim.specs.topology import Topology, Way
@@ -31,8 +31,8 @@ def assumed(d: Deployment, rates: RateDraws) -> list[str]:
         nodes = f"{d.gpus} GPUs are taken to be {d.links.nodes(d.gpus)} nodes over a network that nobody named"
         found.append(_both_ways(d, rates, nodes, "within one node", whole))
     if unmeasured_version(d):
-        version = d.limits.engine_version
-        found.append(f"vllm {version} was measured nowhere: steps of the versions measured, wider (log sd {STEP_SD:g})")
+        version, (step_sd, _) = d.limits.engine_version, unmeasured_sds(d.limits.engine_version)
+        found.append(f"vllm {version} was measured nowhere: steps of the versions measured, wider (log sd {step_sd:g})")
     return found
 
 

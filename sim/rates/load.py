@@ -182,6 +182,7 @@ def scope_notes(deployment: Deployment, rates: RateDraws) -> list[str]:
     d = deployment
     outside = _outside(d, rates).values()
     notes = checkpoint_notes(d.model, d.precision)
+    notes += [llamacpp_kernels.note(d)] if llamacpp_kernels.stands_in(d, rates) else []
     notes += [f"{OUTSIDE} {'; '.join(outside)}."] if outside else []
     if d.gpu.source.startswith(OTHER_MAKER):
         loss, factor = np.exp(OTHER_MAKER_LOSS), np.exp(1.645 * OTHER_MAKER_SD)
@@ -200,8 +201,6 @@ def scope_notes(deployment: Deployment, rates: RateDraws) -> list[str]:
             notes.append(f"{which}: one server's, {apart} of a measured kernel's; the interval holds half of that more or less.")
     if workstation(d.gpu):
         notes.append(f"no server of a workstation's or consumer's card was measured: log sd {WORKSTATION_SD:g} of step times, declared.")
-    if llamacpp_kernels.stands_in(d, rates):
-        notes.append(llamacpp_kernels.note(d))
     for kind in not_measured(d, rates.source):
         steps, prompts = widths(kind, packaged_seen())
         sds = f"log sd {steps.sd:.2g} of step times, {prompts.sd:.2g} more of prompts; Student t, {steps.dof:g} degrees of freedom"

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from sim.cost.provenance import Origin, Provenance
+from sim.cost.provenance import Origin
+from sim.cost.rates import RateDraws
+from sim.rates import llamacpp_kernels
 from sim.specs.lookup import given_path, key
 from sim.specs.model import ModelSpec
 from sim.specs.precision import Precision
+
+if TYPE_CHECKING:
+    from sim import Deployment
 
 EXPERT_FORMATS = {4.25: "mxfp4"}
 ELSEWHERE = {
@@ -31,12 +38,19 @@ def model_title(name: str) -> str:
     return f"{asked.rsplit('/', 1)[-1]} ({name}'s shape)"
 
 
-def grounds(gpu: str, source: Provenance) -> str:
-    """Evidence on a GPU, as the beginning of a sentence."""
+def grounds(d: Deployment, rates: RateDraws) -> str:
+    """Evidence on a deployment's GPU and engine, as the beginning of a sentence."""
+    gpu, source = d.gpu.name, rates.source
     if source.measured and source.gpu and source.gpu != gpu:
-        return f"{gpu} was not measured here; rates of the measured {source.gpu}, scaled by datasheets"
-    measured = f"was measured here with {source.engines[0]}" if source.engines else "has rates as given"
-    return f"{gpu} {ELSEWHERE.get(source.origin, measured)}"
+        said = f"{gpu} was not measured here; rates of the measured {source.gpu}, scaled by datasheets"
+    else:
+        measured = f"was measured here with {source.engines[0]}" if source.engines else "has rates as given"
+        said = f"{gpu} {ELSEWHERE.get(source.origin, measured)}"
+    if llamacpp_kernels.stands_in(d, rates):
+        own = "llama.cpp's kernels and sampling by a build of early 2025 on an H100"
+        return f"{gpu}: {own}, the rest by {source.engines[0]}" if source.engines else f"{said}; {own}"
+    other = source.engines and not any(engine.split()[0] == d.limits.engine for engine in source.engines)
+    return f"{said}; {d.limits.engine} is taken to step alike" if other else said
 
 
 def dtype_words(model: ModelSpec, precision: Precision) -> str:

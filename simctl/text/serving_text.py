@@ -39,7 +39,7 @@ def serving_lines(s: Serving, explained: bool = False) -> list[str]:
         return lines
     steps = [load.tokens_per_s for load in s.loads]
     known = f"; speeds are known to within {within(max(map(half_width, steps)))}" if steps else ""
-    lines.append(fill(f"{grounds(d.gpu.name, s.rates.source)}{known}."))
+    lines.append(fill(f"{grounds(d, s.rates)}{known}."))
     rest = "--explain: batching, memory, sources; --sparse: sparse attention."
     # what would move the answer stands below its verdict, whatever room there is
     taken_lines = [line for text in assumed(d, s.rates) for line in fill(f"   {text}", later="   ").splitlines()]

@@ -54,7 +54,7 @@ def _notes(pool: PlannedPool, study: Study, explain: bool) -> Iterator[str]:
         yield f"rates: {rates.summary}"
         yield f"host overhead: {pool.host.source.text()}"
     else:
-        yield f"{grounds(deployment.gpu.name, rates.source)}{_version_taken(deployment.limits)}."
+        yield f"{grounds(deployment, rates)}{_version_taken(deployment.limits)}."
         scope = [note for note in scope if rates.source.measured or not note.startswith(OUTSIDE)]
         always = len(checkpoint_notes(deployment.model, deployment.precision))  # what was read, and what was not
         more = len(scope) - always - 1
@@ -223,7 +223,7 @@ def _engine_notes(d: Deployment, config: EngineConfig, trace: Trace) -> list[str
             f"not start, so start it with --max-model-len {config.max_model_len}, or auto"
         )
     if config.scheduler != "vllm":
-        notes.append(f"engine: scheduling decisions of {config.scheduler}; step times from the rates below, whichever engine gave them")
+        notes.append(f"engine: scheduling decisions of {config.scheduler}")
     if d.tp > 1 and d.links.way(d.tp) == "host" and (span := kv_block_interval(d)):
         notes.append(
             f"KV pool: {span[0] * config.block_size} to {span[1] * config.block_size} tokens (90 %): cards without peer access keep memory "

@@ -119,7 +119,7 @@ def _trust(a: Answer) -> str:
     if q.runner.name != ENGINE:
         name = q.runner.name if q.runner.in_engine else _capital(q.runner.name)
         return f"{name}: {q.runner.what}, {q.runner.available}. {_capital(a.rates.summary)}; steps within {span}."
-    return f"{grounds(q.deployment.gpu.name, a.rates.source)}; steps are known to within {span}."
+    return f"{grounds(q.deployment, a.rates)}; steps are known to within {span}."
 
 
 def _capital(text: str) -> str:

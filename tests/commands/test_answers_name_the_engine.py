@@ -26,6 +26,17 @@ def test_what_is_not_vllms_plain_engine_is_said(arguments, said):
     assert max(map(len, above.splitlines())) <= 80
 
 
+@pytest.mark.parametrize(
+    ("engine", "said"),
+    [("sglang", "with vllm 0.23.0; sglang is taken to step alike."), ("llamacpp", "H100: llama.cpp's kernels and sampling by a build of")],
+)
+def test_the_heading_is_of_what_was_measured_of_that_engine(engine, said):
+    simulated = run(*COMMON, "--model", "Llama-3.1-8B", "--engine", engine).stdout
+    asked = run("what-if", "--gpu", "H100", "--model", "Llama-3.1-8B", "--engine", engine, "--ctx", "8192", "--users", "2").stdout
+    assert said in " ".join(simulated.split())
+    assert said.rstrip(".") in " ".join(asked.split())
+
+
 def test_a_plain_engine_needs_no_words():
     above = run(*COMMON, "--model", "Llama-3.1-8B").stdout
     assert not any(word in above for word in ("engine:", "recurrent state", "beyond HBM"))

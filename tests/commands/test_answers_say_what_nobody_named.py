@@ -65,8 +65,8 @@ def test_a_version_that_nobody_measured_is_in_the_first_lines():
 
 @pytest.mark.parametrize(("gpu", "measured"), RELATIVES)
 def test_a_relative_of_a_measured_card_says_which(gpu, measured):
-    rates = load_rates(Deployment.of("Llama-3.1-8B", gpu), draws=2)
-    assert grounds(gpu, rates.source) == f"{gpu} was not measured here; rates of the measured {measured}, scaled by datasheets"
+    d = Deployment.of("Llama-3.1-8B", gpu)
+    assert grounds(d, load_rates(d, draws=2)) == f"{gpu} was not measured here; rates of the measured {measured}, scaled by datasheets"
 
 
 def test_a_relative_is_wider_the_farther_its_datasheet_lies():
