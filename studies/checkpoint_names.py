@@ -21,7 +21,7 @@ from sim.specs import checkpoint_names
 from sim.specs.hf_config import spec_from_config
 from sim.specs.hub_names import HubName, readings, sizes, words
 from sim.specs.lookup import build_index, key
-from sim.specs.models import get_model, list_models, model_aliases
+from sim.specs.models import catalogue_config, get_model, list_models, model_aliases
 from studies.program import program
 
 # The list's words for a format -> ours; what is not here is taken as the rule says
@@ -84,7 +84,12 @@ ALIASES = {
 # Contexts of versions whose widths are the base's: Granite 3.1's is in its 2B's configuration
 CONTEXTS = {f"Granite-3.{version}-8B{end}": 131072 for version in (1, 2, 3) for end in ("", "-Instruct", "-Base")}
 CONTEXTS |= {"Step-3.5-Flash": 262144} | {f"Nemotron-H-{size}-Reasoning-128K": 131072 for size in ("8B", "47B")}  # their cards'
-STORED = {"mistralai/Ministral-3-14B-Instruct-2512": "fp8-tensor"}  # as the 3B and 8B beside it
+STORED = {
+    "mistralai/Ministral-3-14B-Instruct-2512": "fp8-tensor",  # as the 3B and 8B beside it
+    "QuantTrio/DeepSeek-V3.2-Exp-AWQ-Lite": "awq-int4",
+    "amd/Kimi-K2.6-MXFP4": "mxfp4",
+    "amd/Kimi-K2.7-Code-MXFP4": "mxfp4",
+}
 NEMOTRON_H = {
     "model_type": "nemotron_h",
     "num_key_value_heads": 8,
@@ -97,6 +102,18 @@ NEMOTRON_H = {
 # Shapes of which the list's `missing.txt` has the widths, and the rest stands on the card or in the name, or that were read since; _off
 # checks the parameters
 COMPOSED: dict[str, tuple[str, dict[str, Any]]] = {
+    "Kimi-K2-Thinking": (
+        "composed: widths of moonshotai/Kimi-K2-Instruct; stored as the text part of moonshotai/Kimi-K2.5, of its family",
+        catalogue_config("Kimi-K2")
+        | {
+            "max_position_embeddings": 262144,
+            "quantization_config": {
+                "config_groups": {"group_0": {"weights": {"group_size": 32, "num_bits": 4}}},
+                "ignore": ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", r"re:.*mlp\.(gate|up|gate_up|down)_proj.*"],
+                "quant_method": "compressed-tensors",
+            },
+        },
+    ),
     "ERNIE-4.5-300B-A47B": (
         "composed: widths as read (reference list); 64 experts, 8 of them active, of the model card; their width from the 300B and 47B of "
         "the name",
@@ -209,6 +226,8 @@ COMPOSED: dict[str, tuple[str, dict[str, Any]]] = {
 def main(argv: Sequence[str]) -> int:
     source = Path(argv[0])
     rows = list(csv.DictReader((source / "hub_ids.csv").read_text(encoding="utf-8").splitlines()))
+    for row in rows:  # the list gives the base without its format
+        row["base"] = next((name for name in COMPOSED if f"/{name}" in row["hub_id"]), row["base"])
     grades = {row["shape"]: row for row in csv.DictReader((source / "shape_sources.csv").read_text(encoding="utf-8").splitlines())}
     shapes: dict[str, Any] = {}
     for file in sorted((source / "shapes").glob("*.json")):
@@ -349,7 +368,7 @@ def _stored_and_contexts(table: dict[str, Any], rows: Sequence[dict[str, str]], 
     for stem, said in by_stem.items():
         contexts = {int(length) for _, length in said}
         base = next(iter(said))[0]
-        if len(contexts) == 1 and stem not in index and contexts != {_context(table, base)}:
+        if len(contexts) == 1 and contexts != {_context(table, base)}:
             table["contexts"][stem] = contexts.pop()
 
 

@@ -42,6 +42,7 @@ from sim.rates.source import RateSource
 from sim.rates.stack_rates import beyond, default_stack, stack_rates
 from sim.shown import Figures, Shown
 from sim.specs.attention_policy import BLOCK_TOKENS, AttentionPolicy, Placement, blocks, dense, pages, sink_window
+from sim.specs.context import beyond_context
 from sim.specs.decode_stack import ENGINE, HARNESS, SELECTED_MOST, STACKS, DecodeStack, stack_named
 from sim.study.deployment import Deployment
 from sim.units import format_bytes, format_tokens
@@ -313,9 +314,7 @@ def answer(question: WhatIf, rates: RateDraws, with_others: bool = False) -> Ans
     of_batch = {b: [o for o in options if o.batch == b] for b in q.batches}
     advised = {b: recommend(q, of_batch[b], memory, rates, crossovers, apart(q, rates)) for b in q.batches}
     prefill, known = _prefill(q, rates, advised[q.batches[0]][2]) if with_others else (None, None)
-    notes = []
-    if q.context > d.model.max_context:
-        notes.append(f"{q.context} tokens exceed the {d.model.max_context} that {d.model.name} declares: costs hold, quality may not.")
+    notes = [f"{text}." for text in beyond_context(d.model.name, d.model.max_context, q.context)]
     if d.gpu.unified_memory:
         notes.append(f"{d.gpu.name} has one memory for CPU and GPU: there is no separate host tier.")
     return Answer(

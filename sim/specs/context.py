@@ -27,6 +27,11 @@ def context_length(c: Fields) -> int:
     return max([declared, *(_extended(rope, declared) for rope in _scalings(c))])
 
 
+def beyond_context(name: str, declared: int, tokens: int) -> list[str]:
+    """A sentence on more tokens than a model declares; none where it declares as many."""
+    return [f"{name} declares {declared} tokens: {tokens} need rope scaling"] if tokens > declared else []
+
+
 def _scalings(c: Fields) -> Iterator[Fields]:
     """`rope_scaling` of older files, `rope_parameters` of newer ones, which may hold one for each kind of layer."""
     for field in ("rope_scaling", "rope_parameters"):

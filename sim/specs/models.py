@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ def get_model(name_or_path: str) -> ModelSpec:
     """
     canonical = _index().get(key(name_or_path))
     if canonical and not TAGGED.fullmatch(name_or_path):
-        return _catalogue_spec(canonical)
+        return _in_its_context(name_or_path, canonical)
     path = given_path(name_or_path, (".json",))
     if path:
         return hf_config.load_spec(path)
@@ -84,6 +85,14 @@ def _index() -> dict[str, str]:
     return build_index(
         (name, [form for alias in entry["aliases"] for form in (alias, alias.rsplit("/", 1)[-1])]) for name, entry in _catalogue().items()
     )
+
+
+def _in_its_context(alias: str, name: str) -> ModelSpec:
+    """A catalogue model under an alias, whose file may declare a shorter context than the base's."""
+    for each, length in _catalogue()[name].get("contexts", {}).items():
+        if key(alias) in (key(each), key(each.rsplit("/", 1)[-1])):
+            return replace(_catalogue_spec(name), max_context=length)
+    return _catalogue_spec(name)
 
 
 @cache

@@ -9,6 +9,7 @@ from sim.closed_form.serving_at_context import Load, Serving, prompt_tokens
 from sim.closed_form.what_if_options import Interval
 from sim.rates.assumed import assumed
 from sim.rates.load import OUTSIDE, scope_notes
+from sim.specs.context import beyond_context
 from sim.units import format_bytes, format_number, format_range, format_seconds, format_tokens
 from simctl.text.heading import grounds, model_title
 from simctl.text.layout import aligned, fill
@@ -23,7 +24,8 @@ def serving_lines(s: Serving, explained: bool = False) -> list[str]:
     q, d = s.question, s.question.deployment
     place = d.placed if d.gpus > 1 else d.gpu.name
     prompt = prompt_tokens(q.context, s.output_tokens)
-    lines = [fill("=> " + _verdict(s, place), later="   ", whole=True), ""]
+    beyond = [fill(f"   {text}", later="   ") for text in beyond_context(d.model.name, d.model.max_context, q.context)]
+    lines = ["\n".join([fill("=> " + _verdict(s, place), later="   ", whole=True), *beyond]), ""]
     lines.append(fill(f"{model_title(d.model.name)} on {place}: {prompt} tokens in, {s.output_tokens} out"))
     if s.loads:
         cost = "" if s.usd_per_mtok_in is None else f"; {_usd(s.usd_per_mtok_in)} USD/Mtok in"

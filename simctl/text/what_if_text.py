@@ -9,6 +9,7 @@ import click
 from sim.closed_form.what_if import MAX_CROSSOVER, Answer
 from sim.closed_form.what_if_options import Interval, Option
 from sim.rates.load import OUTSIDE
+from sim.specs.context import beyond_context
 from sim.specs.decode_stack import ENGINE, stack_named
 from sim.units import about_tokens, format_bytes, format_number, format_range, format_seconds, format_tokens
 from simctl.text.heading import dtype_words, grounds, model_title
@@ -25,20 +26,24 @@ def render(a: Answer, explain: bool = False) -> None:
     place = d.placed if d.parallel.parts > 1 or d.parallel.expert else d.gpu.name + (f" x{d.tp}" if d.tp > 1 else "")
     title = f"{model_title(d.model.name)} on {place}, {format_tokens(q.context)} context ({q.context} tokens)"
     lines = [fill("=> " + text[0].upper() + text[1:], later="   ", whole=True) for text in a.recommendation]
+    beyond = beyond_context(d.model.name, d.model.max_context, q.context)
+    lines += [fill(f"   {text}", later="   ") for text in beyond]
     lines += ["", click.style(fill(title), bold=True), _filled(_memory(a) + _session(a))]
     listed = [o for o in a.options if explain or _on_first_screen(a, o)]
     for batch in q.batches:
         lines += ["", f"{f'batch {batch}, reads':<22}{'KV':<4}{'step':>8} {'tok/s [5-95 %]':<18}{'speed-up':<10}binds"]
         lines += [_line(o) for o in listed if o.batch == batch]
     lines += _stacks(a) if a.others else [""]
-    told = [text for text in a.notes if explain or ((a.rates.source.measured or not text.startswith(OUTSIDE)) and POOLED not in text)]
+    told = a.notes[len(beyond) :]
+    if not explain:
+        told = [text for text in told if (a.rates.source.measured or not text.startswith(OUTSIDE)) and POOLED not in text]
     notes = [_filled(f"Note: {text}") for text in told]
     if explain:
         lines += [*_explained(a), *notes]
     else:
         lines.append(_filled(_trust(a)))
         rest = " other selections," if len(listed) < len(a.options) else ""
-        rest = f"--explain:{rest} batching, where sparse attention pays, what it still finds, sources"
+        rest = f"--explain:{rest} batching, crossovers, recall, sources"
         lines += _fitting(notes, SCREEN - sum(line.count("\n") + 1 for line in lines) - 2, rest)
     for line in lines:
         click.echo(line)
@@ -90,7 +95,7 @@ def _session(a: Answer) -> str:
     if a.prefill is None or not found:
         return ""
     way, each_gpu = found[0], q.deployment.gpu.price_per_hour
-    scale, unit = next(each for each in LASTING if a.prefill.point >= each[0] * 10 or each == LASTING[-1])
+    scale, unit = next(each for each in LASTING if a.prefill.point >= each[0] * (10 if each[0] > 1 else 1) or each == LASTING[-1])
     read = f"{a.prefill.point / scale:.3g} {unit} [{_short(a.prefill.low / scale)}-{_short(a.prefill.high / scale)}]"
     host = q.deployment.request_bytes(q.context, way.policy)[1]
     pinned = f", {format_bytes(host)} of pinned host RAM" if host else ""
@@ -111,8 +116,7 @@ def _on_first_screen(a: Answer, o: Option) -> bool:
 
 def _trust(a: Answer) -> str:
     """Evidence behind the rates and their uncertainty, in a sentence."""
-    steps = [o.step_s_rates if o.stack == ENGINE else o.step_s for o in [o for o in a.options if o.feasible] or a.options]
-    widths = [half_width(each) for each in steps]
+    widths = [half_width(o.step_s) for o in [o for o in a.options if o.feasible] or a.options]
     best, worst = within(min(widths)), within(max(widths))
     span = best if best == worst else f"{best.removesuffix(worst[-2:])} to {worst}"
     q = a.question

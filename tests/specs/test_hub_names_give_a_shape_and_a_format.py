@@ -229,3 +229,23 @@ def test_of_most_experts_nvfp4_files_leave_the_attention_in_16_bits(name, wide):
 def test_weights_of_an_nvfp4_file_are_those_that_an_engine_loaded():
     """vLLM's log of GLM-5.1 over eight GPUs: 55.67 GiB a GPU, latents' projections, selectors and routers whole on each."""
     assert loaded_weight_bytes(get_model("GLM-5.1-NVFP4"), Precision("nvfp4"), 8) / 2**30 == pytest.approx(55.67, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "context"),
+    [
+        ("moonshotai/Kimi-K2-Thinking", "int4", 262144),
+        ("nvidia/Kimi-K2-Thinking-NVFP4", "nvfp4", 262144),
+        ("moonshotai/Kimi-K2-Instruct-0905", "fp8", 131072),
+        ("amd/Kimi-K2.6-MXFP4", "mxfp4", 262144),
+        ("Qwen/Qwen2.5-7B-Instruct-AWQ", "int4", 32768),
+        ("mlx-community/Qwen2.5-14B-Instruct-4bit", "int4", 32768),
+    ],
+)
+def test_a_checkpoint_has_its_own_format_and_context_not_those_of_its_base(name, dtype, context):
+    spec = get_model(name)
+    assert (spec.checkpoint.dtype, spec.max_context) == (dtype, context)
+
+
+def test_an_alias_of_the_catalogue_has_its_own_context():
+    assert [get_model(name).max_context for name in ("Qwen2.5-7B", "Qwen2.5-7B-Instruct")] == [131072, 32768]
