@@ -16,7 +16,7 @@ from sim.planning.choices import ONE, Choice
 from sim.planning.cpu_budget import OutOfTime
 from sim.planning.front import Point, point_of
 from sim.planning.question import Plan, Watch
-from sim.planning.race import ENOUGH_TO_BUY, RANKED, Candidate, CandidateState, Race, RaceResult, SearchProgress
+from sim.planning.race import RANKED, Candidate, CandidateState, Race, RaceResult, SearchProgress
 from sim.planning.trials import Runner, Trial, once, runner
 from sim.planning.words import for_how_long
 from sim.results.chance import CERTAINTY
@@ -266,8 +266,8 @@ def _certain(race: Race, choice: int, count: int) -> bool:
 
 
 def _likely(states: Sequence[CandidateState]) -> Candidate | None:
-    """What to name where time is up: the count with the highest lower bound of its chance, if that is high enough to buy it."""
-    tried = [each for state in states for each in state.candidates.values() if each.chance.low >= ENOUGH_TO_BUY]
+    """What to name where time is up: of the counts that can be bought, the one with the highest lower bound of its chance."""
+    tried = [each for state in states for each in state.candidates.values() if each.can_be_bought]
     return max(tried, key=lambda each: (bool(each.chance.certain), each.chance.low), default=None)
 
 

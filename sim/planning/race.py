@@ -17,14 +17,15 @@ import numpy as np
 from sim.planning.choices import Choice
 from sim.planning.cpu_budget import OutOfTime
 from sim.planning.trials import Run, Trial
+from sim.quantiles import t_95
 from sim.results.chance import CERTAINTY, ENOUGH, STAGES, Chance, chance_of_figures
 from sim.slo import Condition
 
 GALLOP_BELOW = 0.5  # chance from which on counts are tried one by one
-RANKED = (1, *(stage for stage in STAGES if stage <= ENOUGH))  # stages; a single trial ranks
+RANKED = (1, 2, *(stage for stage in STAGES if stage <= ENOUGH))  # stages; a single trial ranks, two that miss are enough
 TWO_UPTO = 20  # trials
-ENOUGH_TO_BUY = 0.5  # lower bound of a chance from which on a count is named where trials ended early: four trials are not enough
-SECURED = 2, 4, 6, 8, 20  # trials after which one looks whether a count, all of which hold, is secured
+SECURED = 2, 4, 6, 8  # trials after which one looks whether a count, all of which hold, can be bought
+FEWEST, ALMOST = 6, 0.9  # trials before it can, and the lower bound of a chance that needs nothing to spare
 SAME = 4  # trials by which two choices of equal cost are seen to be the same
 EQUAL_AFTER = 100  # trials in which two choices used equal shares, so that one takes the rest from the other
 
@@ -67,6 +68,22 @@ class Candidate:
     def margin(self) -> float:
         """Rest of the limit that is used most, in the mean over trials."""
         return 1.0 - self.worst / len(self.trials)
+
+    @property
+    def can_be_bought(self) -> bool:
+        """Whether it is named where trials end early: by its chance, or because the next draw of the rates would have to lie farther from
+        the mean of the trials than one in twenty do (Student's t), the trials' own errors left out of what scatters.
+        """
+        if self.chance.certain is not None or not self.trials or self.chance.low >= ALMOST:
+            return bool(self.chance.certain or self.chance.low >= ALMOST)
+        if len(self.trials) < FEWEST or self.chance.value < CERTAINTY or any(trial.grows for trial in self.trials):
+            return False
+        places = [max(range(len(trial.used)), key=lambda i: trial.used[i]) for trial in self.trials]
+        used = np.maximum([trial.used[i] for trial, i in zip(self.trials, places, strict=True)], 1e-9)
+        error = np.array([trial.error[i] if trial.error else 0.0 for trial, i in zip(self.trials, places, strict=True)])
+        spare, scatter = -np.log(used), float(np.log(used).var(ddof=1))
+        by_rates = max(scatter - float(((error / used) ** 2).mean()), 0.0)
+        return bool(spare.mean() >= t_95(len(self.trials) - 1) * math.sqrt(by_rates + scatter / len(self.trials)))
 
     def leads(self, stage: int, enough: int) -> bool | None:
         """Whether it may meet the SLO as far as this stage can tell; None before it has got there. After `enough` only the certain may."""
@@ -178,6 +195,11 @@ class RaceResult:
         """The fewest units of the same choice that are not known to be too few."""
         return self.states[candidate.choice].fails + 1
 
+    def promising(self) -> Candidate | None:
+        """The cheapest count that has met the SLO in all of its trials, of equals the one that uses least of it; else the nearest."""
+        all_met = [each for each in self.candidates() if each.chance.met == each.chance.trials]
+        return min(all_met, key=lambda each: (self.cost(each), max(each.used)), default=self.nearest())
+
     def nearest(self) -> Candidate | None:
         """The count that came nearest: the highest chance by its lower bound, which few trials keep low, and the cheaper of equals."""
 
@@ -240,7 +262,7 @@ class Race:
         """The next of the choices of equal cost to go on with the first one, and up to which stage: all run the first stages, half of them
         each next one, and two of them TWO_UPTO trials.
         """
-        among = -(-len(equals) // 2 ** self._stages.index(stage))
+        among = -(-len(equals) // 2 ** sum(each > SECURED[0] for each in self._stages[: self._stages.index(stage) + 1]))
         if stage <= TWO_UPTO:
             among = max(among, 2)
         for place, i in enumerate(equals):
@@ -275,17 +297,24 @@ class Race:
             self.advance(choice, count, stage)
         return None
 
-    def secure(self, near: Candidate) -> None:
-        """Run trials of a count, or of more units while it misses, until it could be bought."""
+    def secure(self, near: Candidate) -> Candidate:
+        """The count, or one of more units where it misses, that can be bought, its trials run; the last one tried where none can."""
         state, count, most = self.states[near.choice], near.replicas, self._most[near.choice]
         while True:
             candidate = state.candidates.setdefault(count, Candidate(near.choice, count))
             for look in SECURED:
-                if candidate.chance.low < ENOUGH_TO_BUY and len(candidate.trials) < look and candidate.chance.met == len(candidate.trials):
+                if not candidate.can_be_bought and len(candidate.trials) < look and candidate.chance.met == len(candidate.trials):
                     self._extend(candidate, look)
-            if candidate.chance.low >= ENOUGH_TO_BUY or count == most:
-                return
+            if candidate.can_be_bought or count == most:
+                return candidate
             count = min(count + max(1, count // 4), most)
+
+    def bound(self, best: Candidate) -> None:
+        """Run two trials of counts below, from the highest that has met the SLO in none, until one is out: how few may do."""
+        state = self.states[best.choice]
+        for count in sorted((n for n, each in state.candidates.items() if n < best.replicas and not each.chance.met), reverse=True):
+            if count > state.fails:
+                self.advance(best.choice, count, SECURED[0])
 
     def settle(self, best: Candidate) -> None:
         """Run all trials of the counts below, down to one that certainly does not do: the margin's lower end."""
@@ -373,8 +402,8 @@ def search(
                 raise
             release()
             plan = so_far(choices, conditions, known, "")
-            if plan.best is None and (near := plan.nearest()) is not None:
-                race.secure(near)
+            if plan.best is None and (near := plan.promising()) is not None:
+                race.bound(race.secure(near))
             run_all()
     except (KeyboardInterrupt, OutOfTime) as reason:
         return so_far(choices, conditions, known, "time is up" if isinstance(reason, OutOfTime) else "stopped"), race
@@ -386,5 +415,5 @@ def so_far(choices: Sequence[Choice], conditions: Sequence[Condition], states: S
     plan = RaceResult(choices, conditions, states, None, ended)
     tried = plan.candidates()  # the cheapest first
     certain = [each for each in tried if each.chance.certain]
-    likely = sorted((each for each in tried if each.chance.low >= ENOUGH_TO_BUY), key=lambda each: -each.chance.low)
+    likely = sorted((each for each in tried if each.can_be_bought), key=lambda each: -each.chance.low)
     return replace(plan, best=next(iter(certain or likely), None))

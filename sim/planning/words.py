@@ -49,9 +49,9 @@ def _short(plan: RaceResult, win: Candidate) -> str:
 
 
 def _open(plan: RaceResult, but: int | None = None) -> str:
-    """Counts that are undecided, the likeliest first, but those of one choice; cheaper ones only, where one is the best so far."""
+    """Counts that are undecided and have met it, the likeliest first, but those of one choice; cheaper ones only, where one is the best."""
     limit = math.inf if plan.best is None or but is None else plan.cost(plan.best)
-    each = [candidate for candidate in plan.undecided() if candidate.choice != but and plan.cost(candidate) < limit]
+    each = [one for one in plan.undecided() if one.choice != but and plan.cost(one) < limit and one.chance.met]
     likeliest = sorted(each, key=lambda candidate: -candidate.chance.value)[:NAMED]
     return "; ".join(f"{named(plan, candidate)}, {plan.cost(candidate):.2f} USD/hour, {candidate.chance}" for candidate in likeliest)
 

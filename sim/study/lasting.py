@@ -1,7 +1,8 @@
 """Figures of a load that lasts: run until they stand still, the warm-up left out, a queue that grows without end recognised.
 
 A longer and a longer load is served until its figures stand still. Sessions must have come for LIVES times as long as they go on, and
-what counts lies between the time that they go on for and the last start: before and after, less is asked than for good. Left out, too,
+what counts lies between WARM times that and the last start: before, less is asked than for good, and more of it is still in caches that
+earlier sessions fill; after, less is asked. Left out, too,
 are the warm-up, whose end is where the mean of the requests in the system is known best (MSER: White 1997), and requests so late that
 they run out with the load. What is left is cut into BATCHES; their scatter is the error of a figure. A run is long enough when a figure's
 interval is far from its limit, or small. The queue grows without end where, in a run and in one twice as long, the requests in the system
@@ -43,7 +44,8 @@ WHOLE = 64  # replicas of a fleet that is simulated whole
 T_95 = 2.262  # Student's t, 9 degrees of freedom, 95 %
 CLOSE = 0.2  # half an interval of so much of a figure is small: many trials know it better
 LASTS = 8.0  # a run lasts at least so many answers of its first requests
-LIVES = 1.5  # and sessions come for so many times as long as all but one in twenty of their calls take to come
+# and sessions come for so many times as long as all but one in twenty of their calls take to come; the first WARM of these do not count
+WARM, LIVES = 1.5, 2.25
 TREND = 3.0  # standard errors
 RARE = 1e-3
 STEADY, GREW = 1.2, 1.8  # from the second quarter of a run to the last; a saturated queue: 2.3, one that just keeps up: 1.5
@@ -202,7 +204,7 @@ def until_still(run: Callable[[int], tuple[RunRecord, float]], read: Read, least
         inside, ages = _in_system(arrival, _left(record)[order]), _ages_s(record, start_s)
         lives = LIVES * ages / start_s
         if ages:
-            begin = int(np.searchsorted(arrival, ages)) if lives < LIVES else 0
+            begin = int(np.searchsorted(arrival, WARM * ages)) if WARM * ages < start_s else 0
             full = slice(begin, int(np.searchsorted(arrival, start_s, side="right")))
             arrival, order, inside = arrival[full], order[full], inside[full]
             latency = {name: values[full] for name, values in latency.items()}

@@ -87,6 +87,8 @@ def load_curve(named: str | Path) -> RateCurve:
         if found is None:
             raise unknown("rate curve", str(named), index, list_curves(), "; or a CSV file of time_s,rate or hour,rate")
         path = _FOLDER / f"{found}.csv"
+    if not path.exists():
+        raise UsageError(f"{path}: no such file; rate curves of simctl: {', '.join(list_curves())}")
     starts, rates = zip(*_rows(path), strict=True)
     if not any(rates):
         raise UsageError(f"{path.name}: every rate is 0")

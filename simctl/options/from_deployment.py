@@ -21,7 +21,7 @@ from sim.engine.server_flags import FLAGS, read_flag, split_flags
 from sim.engine.versions import NEWEST
 from sim.errors import UsageError
 from sim.files import text_of
-from sim.specs.models import get_model
+from sim.specs.models import get_model, list_shapes
 from sim.yaml_text import read_yaml
 from simctl.options.deployment_forms import MORE_ARGUMENTS, canonical, environment, flags_of, with_config_maps, with_runtimes
 from simctl.options.shell_text import MOST_BYTES, Command, commands, engine_in, environment_of, unset_in
@@ -429,11 +429,12 @@ def _replicas_around(name: str, each: Mapping[str, Any], found: Found) -> None:
 
 
 def _flags(name: str, engine: str, words: list[str], found: Found) -> None:
-    """Options of a server's words; a word before any option, after `serve`, is the model."""
+    """Options of a server's words; a word before any option, after `serve`, is the model, and so is a first one of the catalogue."""
     before, known = "", FLAGS[engine]
     for flag, value in split_flags(engine, words):
         if not flag and value is not None:
-            if "model" not in found.options and (before == "serve" or ("/" in value and not value.startswith(("/", "./")))):
+            named = before == "serve" or ("/" in value and not value.startswith(("/", "./")))
+            if "model" not in found.options and (named or (value == words[0] and value in list_shapes())):
                 _model(value, found)
             before = value
         elif value and not SILENT.fullmatch(flag) and (variable := unset_in(value)) is not None:

@@ -133,6 +133,23 @@ def test_what_is_held_back_secures_a_count_that_can_be_bought():
     assert "Buy " in conclusion(plan)
 
 
+def test_a_count_that_lies_near_its_limit_is_not_named_by_a_few_trials():
+    """Eight trials of one replica hold, but scatter so widely that the next may not; two replicas have room."""
+    near = [0.95, 0.7, 0.98, 0.75, 0.9, 0.8, 0.97, 0.85]
+
+    def scattered(choice, count, wanted):
+        if len(ran) + len(wanted) > most[0]:
+            raise OutOfTime
+        ran.extend(wanted)
+        return [Trial((near[i % 8] / count**0.5,)) for i in wanted]
+
+    ran, most = [], [8]
+    plan, _ = search(choices([1.0]), TTFT, scattered, 4, release=lambda: most.__setitem__(0, 20))
+    assert plan.best.replicas == 2
+    assert plan.states[0].candidates[1].chance.met == len(plan.states[0].candidates[1].trials) >= 4
+    assert "At least 1, at most 2. Buy 2 replicas" in conclusion(plan)
+
+
 def test_the_least_and_the_most_are_said():
     """Of 40 replicas 12 are enough at some draws, 14 at all; the bound knows that 10 are too few."""
 

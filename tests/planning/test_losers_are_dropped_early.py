@@ -43,10 +43,10 @@ def test_the_nearest_is_the_likeliest():
     assert plan.nearest().choice == 1
 
 
-def test_a_cheaper_one_that_misses_goes_after_four_trials():
+def test_a_cheaper_one_that_misses_goes_after_two_trials():
     plan, _ = search(choices([1.0, 2.0]), TTFT, trials([[0.0], [1.0]], 0), 1)
     assert plan.winner.choice == 1
-    assert plan.states[0].candidates[1].chance.trials == 4
+    assert plan.states[0].candidates[1].chance.trials == 2
 
 
 def test_a_cap_that_is_never_reached_is_no_choice_of_its_own():

@@ -39,8 +39,8 @@ LIMITS = {
 }
 
 
-def server_of(replicas, **given):
-    d = Deployment.of("Llama-3.1-8B", replicas=replicas, **given)
+def server_of(replicas, model="Llama-3.1-8B", **given):
+    d = Deployment.of(model, replicas=replicas, **given)
     return Server("vllm", "serve", replicas, d, serve_arguments(PoolSpec(d)))
 
 
@@ -75,6 +75,13 @@ def test_the_same_deployment(kind, replicas, gpu, tp, parallel, limits, tmp_path
     found = read_back(kind, server, tmp_path / "deployment")
     assert (found.replicas, found.gpu.name, found.tp, found.parallel.parts) == (replicas, gpu, tp, parallel.parts)
     assert serve_arguments(PoolSpec(found)) == server.arguments
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_without_a_repository_is_read_back(kind, tmp_path):
+    server = server_of(2, model="Qwen3-0.6B", gpu="L4", router="least-requests")
+    found = read_back(kind, server, tmp_path / "deployment")
+    assert (found.model.name, found.router, serve_arguments(PoolSpec(found))) == ("Qwen3-0.6B", "least-requests", server.arguments)
 
 
 @pytest.mark.parametrize("kind", ["vllm", "compose", "k8s"])

@@ -1,6 +1,7 @@
 """A load that lasts: a queue that grows is recognised, one replica of many fares as all do."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -119,3 +120,18 @@ def test_a_crowd_of_sessions_that_fails_before_all_are_there_has_failed():
     found = load.trial(0, ttft(1000))
     assert found.used[0] > 1.0
     assert found.requests < lasting.MOST
+
+
+def test_what_counts_of_sessions_begins_once_caches_hold_those_before():
+    """TTFT rises for one and a half times as long as sessions go on; a mean over what comes between would be lower."""
+    turns, gap_s = 8, 60.0
+
+    def run(requests):
+        starts = np.arange(requests // turns) * 1.0
+        arrival = (starts[:, None] + gap_s * np.arange(turns)).ravel()
+        ttft_s = np.minimum(arrival / (1.5 * gap_s * (turns - 1)), 1.0)
+        columns = {"arrival_s": arrival, "first_token_s": arrival + ttft_s, "finish_s": arrival + ttft_s + 1.0}
+        columns |= {"cancelled_s": np.full(len(arrival), np.nan), "generated_tokens": np.full(len(arrival), 10)}
+        return SimpleNamespace(requests=columns, session_ids=[str(i) for i in range(len(starts)) for _ in range(turns)]), starts[-1]
+
+    assert lasting.until_still(run, ttft(2000.0, "mean")).used[0] == pytest.approx(0.5, rel=0.01)

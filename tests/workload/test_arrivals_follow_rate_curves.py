@@ -127,3 +127,8 @@ def test_bad_files_are_named_with_their_line(tmp_path, text, message):
 def test_a_mean_that_is_no_rate_is_refused(mean):
     with pytest.raises(UsageError, match="must be positive and finite"):
         curve([1.0]).scaled_to(mean)
+
+
+def test_a_file_that_is_not_there_is_refused():
+    with pytest.raises(UsageError, match=r"nosuch\.csv: no such file; rate curves of simctl: servegen-day"):
+        load_curve("nosuch.csv")
