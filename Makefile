@@ -124,7 +124,7 @@ $(NEXT_VENV)/.ready: tests/engine/vllm_requirements.py
 	$(NEXT_BIN)/pip install --quiet --disable-pip-version-check --no-deps vllm==0.33.0 xgrammar==0.2.8 apache-tvm-ffi==0.1.11
 	$(NEXT_BIN)/python tests/engine/vllm_requirements.py > $(NEXT_VENV)/requirements.txt
 	$(NEXT_BIN)/pip install --quiet --disable-pip-version-check -r $(NEXT_VENV)/requirements.txt
-	$(NEXT_BIN)/pip install --quiet --disable-pip-version-check pytest hypothesis numpy scipy xarray msgpack pyarrow grpcio-reflection
+	$(NEXT_BIN)/pip install --quiet --disable-pip-version-check pytest hypothesis numpy scipy simpy xarray msgpack pyarrow grpcio-reflection
 	$(NEXT_BIN)/pip install --quiet --disable-pip-version-check --no-deps \
 	    ray==2.60.0 compose-spec==0.2.1 ai-dynamo==1.6.1 kserve==0.21.0 vllm-router==0.1.17 setproctitle
 	touch $@

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from hypothesis import strategies as st
 
 from sim.cluster.admission import Admission
-from sim.cluster.pools import Pool
-from sim.cluster.replica import Engine, SteppedEngine
-from sim.cluster.router import RoundRobin, Router
+from sim.cluster.clock import Clock
+from sim.cluster.replica import SteppedEngine
+from sim.cluster.router import Router
 from sim.cluster.rows_engine import RowsEngine
-from sim.cluster.simulation import simulate_pools
+from sim.cluster.simulation import simulate
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Iteration, Outcome, Request, Scheduler, StepPrice
 from sim.engine.rows.made import uncovered
 from sim.engine.schedulers import VllmScheduler
 from sim.engine.step_clock import StepTime
-from sim.rates.serving import NO_HOST, HostRates
+from sim.rates.serving import HostRates
 from sim.results.record import RunRecord
 from sim.ticks import to_ticks
-from sim.workload.sources import Source, TraceSource
+from sim.workload.sources import TraceSource
 from sim.workload.trace import Trace, TraceBuilder
 
 
@@ -85,13 +84,6 @@ class Listed:
 
     def after(self, request: Request, now_s: float) -> list[Request]:
         return []
-
-
-def simulate(
-    source: Source, engines: Sequence[Engine], *, router: Router | None = None, host: HostRates = NO_HOST, **more: Any
-) -> RunRecord:
-    """A run on one pool, as `simulate_pools`: a replica per engine; those that `changes` start are down before."""
-    return simulate_pools(source, [Pool(engines, router or RoundRobin(len(engines)), host)], **more)
 
 
 def serve(requests: list[Request], scheduler: Scheduler, ticks_of: Callable[[Iteration], int]) -> RunRecord:
@@ -158,4 +150,5 @@ def run_fast(
         max_concurrency=max_concurrency,
         admission=admission,
         keep_iterations=False,
+        clock=Clock(),
     )

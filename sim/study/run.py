@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.cluster.admission import NO_LIMITS, Admission
+from sim.cluster.clock import Clock
 from sim.cluster.compiled import worth
 from sim.cluster.pools import DECODE, PREFILL, SERVE, Pool
 from sim.cluster.replica import Engine, SteppedEngine
@@ -121,7 +122,7 @@ def run_pools(
             return record
     if keep_iterations or not _in_rows(study, pools):
         return _run(study, pools, trace, draw, _stepped, keep_iterations, on_progress)
-    record = _run(study, pools, trace, draw, _engines_in_rows(pools, trace), False, on_progress)
+    record = _run(study, pools, trace, draw, _engines_in_rows(pools, trace), False, on_progress, Clock())
     gc.collect(0)  # an engine and what calls it hold each other, megabytes a run, and commands look for circles rarely
     return record
 
@@ -160,6 +161,7 @@ def _run(
     engine: Callable[[EngineConfig, IterationCost], Engine],
     keep_iterations: bool,
     on_progress: Progress | None,
+    clock: Clock | None = None,
 ) -> RunRecord:
     fleet, config = study.whole_fleet, pools[0].config
     pools = [pool.at(draw) for pool in pools]
@@ -178,6 +180,7 @@ def _run(
         admission=_admission(study, pools, costs),
         keep_iterations=keep_iterations,
         on_progress=on_progress,
+        clock=clock,
     )
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from sim.cluster.autoscale import Scaling
 from sim.cluster.clients import Retries
+from sim.cluster.clock import Clock, SimpyClock
 from sim.cluster.network import NetworkSpec
 from sim.cluster.pools import DECODE, PREFILL, KvRoom, Pool
 from sim.cluster.replica import Change, SteppedEngine
@@ -145,7 +146,7 @@ def test_whatever_starts_drains_and_fails_every_request_has_one_end(calls, actio
         )
         for role in ((PREFILL, DECODE) if roles else ("serve", "serve"))
     ]
-    record = simulate_pools(TraceSource(trace, 16), made, changes=changes, loses=loses, retries=Retries(tries, 0.1))
+    record = simulate_pools(TraceSource(trace, 16), made, changes=changes, loses=loses, retries=Retries(tries, 0.1), clock=Clock())
     requests = record.requests
     done, given_up = ~np.isnan(requests["finish_s"]), ~np.isnan(requests["cancelled_s"])
     lost = requests["rejected"] == 5
@@ -171,12 +172,14 @@ def test_without_a_decode_replica_the_run_says_what_is_left():
         simulate_pools(TraceSource(trace_of([(0.0, 50, 5)]), 16), pools(), changes=[Change(0.01, 1, "fail")])
 
 
+@pytest.mark.parametrize("clock", [Clock, SimpyClock])
 @pytest.mark.parametrize("scaled", [[0], [0, 0]])
-def test_an_autoscaler_of_another_pool_does_not_look_for_ever(scaled):
+def test_an_autoscaler_of_another_pool_does_not_look_for_ever(clock, scaled):
     with pytest.raises(SimctlError, match="1 requests unfinished"):
         simulate_pools(
             TraceSource(trace_of([(0.0, 50, 5)]), 16),
             pools(2),
             changes=[Change(0.01, 2, "fail")],
             scaling=[Scaling(pool=pool, period_s=1.0, down_after_s=20.0) for pool in scaled],
+            clock=clock(),
         )

@@ -19,7 +19,6 @@ EVERY_S, TURNS, THINK_S = 0.5, 4, 5.0
 def test_between_turns_and_after_the_last(monkeypatch):
     made, seen, clock = [], {}, Clock()
     monkeypatch.setattr(simulation, "Clients", lambda *given: made.append(Clients(*given)) or made[-1])
-    monkeypatch.setattr(simulation, "Clock", lambda: clock)
     builder = TraceBuilder("one session")
     for turn in range(TURNS):
         think_s = THINK_S if turn else 0.0
@@ -27,7 +26,7 @@ def test_between_turns_and_after_the_last(monkeypatch):
     for look in range(80):
         clock.call(to_ticks(EVERY_S * look), ARRIVAL, CLIENTS, lambda: seen.update({clock.now * TICK_S: made[0].busy()}))
     pool = Pool([SteppedEngine(make_scheduler(EngineConfig(num_gpu_blocks=64)), AffinePrice())], make_router("round-robin", 1, 16, 64))
-    record = simulation.simulate_pools(TraceSource(builder.build(), 16), [pool])
+    record = simulation.simulate_pools(TraceSource(builder.build(), 16), [pool], clock=clock)
     last_s = record.requests["finish_s"].max()
     assert last_s > (TURNS - 1) * THINK_S
     assert {at_s: busy for at_s, busy in seen.items() if busy != (at_s < last_s)} == {}

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sim.cluster.admission import Admission, AdmissionLimits
 from sim.cluster.replica import Change, SteppedEngine
 from sim.cluster.router import make_router
+from sim.cluster.simulation import simulate
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Request
 from sim.engine.registry import make_scheduler
@@ -24,7 +25,7 @@ from sim.workload.sources import TraceSource
 from sim.workload.trace import TraceBuilder
 from tests.examples import examples
 from tests.price.shapes import QWEN_7B, plausible_rates
-from tests.runs import AffinePrice, Listed, calls, run_fast, simulate
+from tests.runs import AffinePrice, Listed, calls, run_fast
 
 CONFIG = EngineConfig(num_gpu_blocks=60, max_num_seqs=4, max_num_batched_tokens=64, max_model_len=4096)
 SYNC = {"async_scheduling": False}

@@ -7,12 +7,13 @@ from hypothesis import strategies as st
 
 from sim.cluster.replica import SteppedEngine
 from sim.cluster.router import ROUTERS, SentBlocks, make_router, router_options
+from sim.cluster.simulation import simulate
 from sim.engine.config import EngineConfig
 from sim.engine.schedulers import VllmScheduler
 from sim.errors import UsageError
 from sim.workload.sources import TraceSource
 from sim.workload.synthetic import Synthetic, draw
-from tests.runs import AffinePrice, calls, configs, run, simulate, trace_of
+from tests.runs import AffinePrice, calls, configs, run, trace_of
 
 
 def in_flight(record):

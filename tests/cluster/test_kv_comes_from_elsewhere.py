@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sim.cluster.clock import Clock
 from sim.cluster.kv_moves import KvStore, StoreSpec
 from sim.cluster.pools import Pool
 from sim.cluster.replica import Change, SteppedEngine
@@ -120,7 +121,7 @@ def test_every_request_comes_through_with_all_its_tokens(count, sessions, fetch,
     changes = [Change(*each) for each in actions] + [Change(45.0, 0, "start")]
     trace = turns(count, sessions)
     store = StoreSpec(3e8, 1e8) if stores else None
-    record = simulate_pools(TraceSource(trace, 16), [pool(3, fetch=fetch)], changes=changes, store=store)
+    record = simulate_pools(TraceSource(trace, 16), [pool(3, fetch=fetch)], changes=changes, store=store, clock=Clock())
     assert not np.isnan(record.requests["finish_s"]).any()
     assert (record.requests["generated_tokens"] == 8).all()
     assert (record.requests["cached_tokens"] < record.requests["prompt_tokens"]).all()

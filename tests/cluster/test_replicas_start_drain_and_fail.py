@@ -7,11 +7,12 @@ from hypothesis import strategies as st
 
 from sim.cluster.replica import Change, SteppedEngine
 from sim.cluster.router import ROUTERS, make_router, router_options
+from sim.cluster.simulation import simulate
 from sim.engine.config import EngineConfig
 from sim.engine.registry import make_scheduler
 from sim.errors import SimctlError, UsageError
 from sim.workload.sources import TraceSource
-from tests.runs import AffinePrice, calls, simulate, trace_of
+from tests.runs import AffinePrice, calls, trace_of
 
 CONFIG = EngineConfig(num_gpu_blocks=40, max_num_seqs=4, max_num_batched_tokens=64, max_model_len=4096)
 

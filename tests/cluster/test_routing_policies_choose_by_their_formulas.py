@@ -16,6 +16,7 @@ from sim.cluster.fleet_runs import covers_router
 from sim.cluster.policies import LeastRequests, LMetric, Load, PendingTokens, PowerOfTwo, PrefixAffinity, Unified, drawn, draws_of
 from sim.cluster.replica import SteppedEngine
 from sim.cluster.router import ROUTERS, RoundRobin, make_router, router_options
+from sim.cluster.simulation import simulate
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Request
 from sim.engine.schedulers import VllmScheduler
@@ -24,7 +25,7 @@ from sim.ticks import to_ticks
 from sim.workload.content import Grown
 from sim.workload.sources import TraceSource
 from sim.workload.trace import TraceBuilder
-from tests.runs import AffinePrice, request, simulate, trace_of
+from tests.runs import AffinePrice, request, trace_of
 
 REFERENCE = Path(__file__).parents[2] / "scenarios/data/reference/routing"
 FORMULAS, SETUP = (dict(csv.reader((REFERENCE / name).read_text().splitlines())) for name in ("scoring_formulas.csv", "workload_setup.csv"))

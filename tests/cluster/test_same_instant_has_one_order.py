@@ -1,7 +1,5 @@
 """At one instant, iterations complete, then requests arrive, then schedulers decide."""
 
-from itertools import permutations
-
 from sim.cluster.clock import CLIENTS, Clock
 from sim.engine.config import EngineConfig
 from sim.ticks import ARRIVAL, COMPLETION, DECISION
@@ -15,17 +13,6 @@ def test_events_of_one_instant_run_by_rank_then_age():
     clock.run()
     assert seen == ["complete", "arrive 1", "arrive 2", "decide"]
     assert clock.now == 7
-
-
-def test_events_of_one_instant_run_by_rank_then_turn_then_age():
-    asked = [(0, 2), (1, 0), (1, 1), (2, 0), (2, 0)]  # rank, turn
-    for order in permutations(range(len(asked))):
-        clock, seen = Clock(), []
-        for age, i in enumerate(order):
-            clock.call(7, *asked[i], seen.append, (*asked[i], age))
-        clock.run()
-        assert seen == sorted(seen)
-        assert (len(seen), clock.now) == (len(asked), 7)
 
 
 def test_a_request_that_arrives_as_an_iteration_ends_joins_the_next_one():

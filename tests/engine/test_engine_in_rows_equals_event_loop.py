@@ -20,6 +20,7 @@ from sim.cluster.admission import NO_LIMITS, Admission, AdmissionLimits
 from sim.cluster.replica import Change, SteppedEngine
 from sim.cluster.router import ROUTERS, make_router, router_options
 from sim.cluster.rows_engine import RowsEngine
+from sim.cluster.simulation import simulate
 from sim.cost.graphs import sglang_sizes
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Request
@@ -37,7 +38,6 @@ from sim.workload.sources import TraceSource
 from sim.workload.trace import Trace, TraceBuilder
 from tests.examples import examples
 from tests.price.shapes import HYBRID_MOE, QWEN_7B, plausible_rates
-from tests.runs import simulate
 
 # steps take about 10 ms: host work that hides behind the GPU, work that shows in some iterations, work that takes longer than the GPU
 WORK = (NO_WORK, HostWork(1e-3, 2e-5, 1e-3), HostWork(5e-3, 5e-4, 4e-3), HostWork(0.02, 0.0, 0.0))

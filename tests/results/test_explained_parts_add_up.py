@@ -16,7 +16,7 @@ from sim.cluster.pools import PREFILL as PREFILLS
 from sim.cluster.pools import Pool
 from sim.cluster.replica import Change, SteppedEngine
 from sim.cluster.router import ROUTERS, make_router
-from sim.cluster.simulation import simulate_pools
+from sim.cluster.simulation import simulate, simulate_pools
 from sim.engine.config import EngineConfig
 from sim.engine.registry import make_scheduler
 from sim.rates.serving import HostRates
@@ -28,7 +28,7 @@ from sim.workload.sources import TraceSource
 from sim.workload.trace import TraceBuilder
 from tests.engine.test_engine_in_rows_equals_event_loop import Case, Transferring, cases
 from tests.examples import examples
-from tests.runs import AffinePrice, calls, configs, run, simulate, trace_of
+from tests.runs import AffinePrice, calls, configs, run, trace_of
 
 HOST = HostRates(request_s=0.001, response_s=0.004, serial_s=0.002, token_s=1e-4)
 COMPUTES = {PREFILL, LOST_WORK, AGAIN, DECODE}

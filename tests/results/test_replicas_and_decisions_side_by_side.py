@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from sim.cluster.replica import SteppedEngine
 from sim.cluster.router import ROUTERS, make_router
+from sim.cluster.simulation import simulate
 from sim.engine.config import EngineConfig
 from sim.engine.registry import make_scheduler
 from sim.results.fleet_tables import LONG_S, fleet_tables
@@ -19,7 +20,7 @@ from sim.results.record import ITERATION_COLUMNS, REQUEST_FLOATS, REQUEST_INTS, 
 from sim.workload.sources import TraceSource
 from simctl.text.fleet_text import fleet_lines
 from tests.cli import run as command
-from tests.runs import AffinePrice, calls, simulate, trace_of
+from tests.runs import AffinePrice, calls, trace_of
 
 REFERENCE = Path(__file__).parents[2] / "scenarios/data/reference/routing"
 LOAD = (

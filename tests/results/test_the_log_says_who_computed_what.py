@@ -10,7 +10,7 @@ from sim.cluster.network import NetworkSpec
 from sim.cluster.pools import DECODE, PREFILL, Pool
 from sim.cluster.replica import Change, SteppedEngine
 from sim.cluster.router import make_router
-from sim.cluster.simulation import simulate_pools
+from sim.cluster.simulation import simulate, simulate_pools
 from sim.engine.config import EngineConfig
 from sim.engine.interface import BLOCKS, BUDGET, SLOTS, Iteration, StepPrice
 from sim.engine.registry import make_scheduler
@@ -19,7 +19,7 @@ from sim.results.record import AT_ENGINE, HANDED_OVER, PREEMPTED, REPLICA_FAILED
 from sim.workload.sources import TraceSource
 from sim.workload.synthetic import Synthetic, draw
 from tests.examples import examples
-from tests.runs import AffinePrice, calls, configs, run, simulate, trace_of
+from tests.runs import AffinePrice, calls, configs, run, trace_of
 
 HOST = HostRates(request_s=0.002, prompt_token_s=0.0, response_s=0.004, serial_s=0.001)
 
