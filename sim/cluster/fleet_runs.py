@@ -288,7 +288,8 @@ def _pool_state(trace: Trace, pool: Servers, shared: Chains | None, keep: bool, 
         calls[:, (on.DRAW, on.NEXT_DRAW)] = _draws(router, replicas, options, count)
     rank(q, trace, config)
     token_ticks = to_ticks(host.token_s)
-    core = make_core(config, pool.steps, q, names, replicas=replicas, keep=keep, arrays=arrays, token_ticks=token_ticks)
+    warm = shared.warm if shared is not None else None
+    core = make_core(config, pool.steps, q, names, replicas=replicas, keep=keep, arrays=arrays, token_ticks=token_ticks, warm=warm)
     c = np.zeros(on.COUNTS, dtype=np.int64)
     c[[on.CALLS, on.REPLICAS, on.POLICY, on.BLOCK, on.ROLE]] = count, replicas, on.ROUTES[router], config.block_size, role
     c[[on.DISPATCH, on.WINDOW]] = to_ticks(settings.get("dispatch_s", 0.0)), to_ticks(settings.get("reserve_s", 0.0))

@@ -92,6 +92,7 @@ MOVES: dict[str, tuple[Callable[[str], bool], str]] = {
     "swa-full|kvu-off": (_not("false"), "windows with the KV of the whole context are not simulated"),
     "speculative-(?!config).*|num-speculative-tokens": (_always, DRAFTS),
     "model-draft|md|draft.*|spec-type|spec-.*": (_always, DRAFTS),
+    "connector": (lambda value: "kvbm" in value.lower(), "KVBM of Dynamo is not simulated; vllm's tier is: --kv-offloading-size GB"),
     "enable-hierarchical-cache|hicache-.*": (_not("false"), "KV tiers of SGLang are not simulated; vllm's are: --kv-offloading-size GB"),
     "enable-lmcache|lmcache-.*": (_not("false"), "LMCache under SGLang is not simulated; vllm's host tier is: --kv-offloading-size GB"),
     "enable-two-batch-overlap|enable-single-batch-overlap|enable-dbo|dbo-.*": (

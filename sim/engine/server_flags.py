@@ -222,6 +222,9 @@ def read_flag(name: str, engine: str, flag: str, value: str | None, options: dic
         _drafts(name, value, options)
     elif flag == "kv-transfer-config":
         _transfer(name, value, options)
+    elif flag in ("kv-offloading-backend", "connector") and value.lower() == "lmcache":  # the latter of Dynamo
+        _put(options, "lmcache", True)
+        _put(options, "options", {"chunk_tokens": LMCACHE_CHUNK})
     elif flag in ("compilation-config", "O.", "cc"):
         return _compilation(name, value, options)
     elif flag in known:

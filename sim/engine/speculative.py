@@ -28,6 +28,7 @@ OF_OTHERS: dict[str, Any] = {
     "graph_reuse": True,
     "cuda_graph_max_bs": 0,
     "language_model_only": False,
+    "warm_prefixes": False,
     **HOST_OPTIONS,
 }
 _NEEDS = dict.fromkeys((*KNOWN, "verify_s", "graph_reuse"), ("draft_tokens",)) | HOST_NEEDS
@@ -68,6 +69,8 @@ class Speculation:
         )
         if found.drafter not in DRAFTERS:
             raise UsageError(f"unknown drafter {found.drafter!r}; known: {', '.join(DRAFTERS)}")
+        if options.get("warm_prefixes") and not config.enable_prefix_caching:
+            raise UsageError("warm_prefixes needs prefix caching")
         if found.reads_next_token and options.get("host_blocks"):
             raise UsageError(f"drafter={found.drafter} with KV in host RAM is not modelled; leave one of them out")
         if config.max_num_batched_tokens <= found.drafter_rows:

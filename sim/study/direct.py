@@ -29,6 +29,7 @@ from sim.engine.rows.layout import RequestRow, dtype_of
 from sim.engine.rows.made import requests_of, uncovered
 from sim.engine.rows.runs import serve
 from sim.engine.rows.served import Expanded, LazyColumns, Served
+from sim.errors import UsageError
 from sim.rates.serving import HostRates
 from sim.results.record import (
     AT_ENGINE,
@@ -45,7 +46,7 @@ from sim.results.record import (
 )
 from sim.study.epochs import divisible, in_epochs, too_long
 from sim.ticks import TICK_S, TICKS_PER_S
-from sim.workload.block_chains import Chains
+from sim.workload.block_chains import Chains, asked_by_several
 from sim.workload.content import Grown
 from sim.workload.sources import TraceSource
 from sim.workload.trace import Trace
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+WARM = "warm_prefixes"  # an engine's option: caches begin with what requests of several sessions begin with
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -74,7 +76,7 @@ def event_by_event(study: Study, pools: Sequence[PlannedPool], trace: Trace, kee
     apart = tuple(each.role for each in specs) == (PREFILL, DECODE)
 
     def unseen() -> str:
-        shared = _shared(trace, config.block_size, config.max_model_len)
+        shared = _shared(trace, config)
         routers = ((pool, pool.spec.deployment.router, pool.spec.deployment.router_options) for pool in pools)
         return next(
             (
@@ -108,7 +110,9 @@ def event_by_event(study: Study, pools: Sequence[PlannedPool], trace: Trace, kee
 def _in_epochs(study: Study, pool: PlannedPool, trace: Trace) -> bool:
     if pool.spec.role != SERVE:
         return False
-    d, shared = pool.spec.deployment, _shared(trace, pool.config.block_size, pool.config.max_model_len)
+    if pool.config.options.get(WARM):
+        return False
+    d, shared = pool.spec.deployment, _shared(trace, pool.config)
     return not pool.spec.fetch and divisible(trace, d.router, pool.spec.most, study.workload.max_concurrency, shared is not None)
 
 
@@ -135,18 +139,20 @@ class _Prompts:
         return isinstance(other, _Prompts) and all(map(operator.is_, self._columns, other._columns))
 
 
-def _shared(trace: Trace, block_size: int, max_model_len: int) -> Chains | None:
+def _shared(trace: Trace, config: EngineConfig) -> Chains | None:
     """Names of KV blocks that several requests begin with, if any do."""
-    return _shared_by(_Prompts(trace), block_size, max_model_len)
+    return _shared_by(_Prompts(trace), config.block_size, config.max_model_len, bool(config.options.get(WARM)))
 
 
 @lru_cache(maxsize=4)
-def _shared_by(prompts: _Prompts, block_size: int, max_model_len: int) -> Chains | None:
+def _shared_by(prompts: _Prompts, block_size: int, max_model_len: int, warm: bool) -> Chains | None:
     trace = prompts.trace
-    if not trace.adapters and not any(trace.session_ids) and trace.contents.count(None) == len(trace):
+    if not warm and not trace.adapters and not any(trace.session_ids) and trace.contents.count(None) == len(trace):
         return None
     found = TraceSource(trace, block_size, max_model_len).chains()
-    return found if found.depths.any() else None
+    if warm and not len(names := asked_by_several(found, trace.session_ids)):
+        raise UsageError(f"{WARM}: no two sessions of this workload begin alike")
+    return found._replace(warm=names if warm else None) if found.depths.any() else None
 
 
 @lru_cache(maxsize=4)
@@ -240,7 +246,7 @@ def serve_apart(
 ) -> RunRecord:
     """Run a trace on a pool that prefills and one that decodes. `fast` says whether to compile (None: where that is worth it)."""
     (prefill, decode), fast = pools, compiled.worth(trace) if fast is None else fast
-    shared = _shared(trace, prefill.config.block_size, prefill.config.max_model_len)
+    shared = _shared(trace, prefill.config)
     run = serve_calls(trace, prefill, max_concurrency, shared, decode=(decode, handover), keep=keep, compiled=fast)
     return _record(trace, run, pools, costs, keep=keep, moved=True)
 
@@ -264,7 +270,7 @@ def serve_trace(
     one after the other (None: where that comes to the same, and is sooner).
     """
     given = dict(options or {})
-    shared = _shared(trace, config.block_size, config.max_model_len)
+    shared = _shared(trace, config)
     fast = compiled.worth(trace) if fast is None else fast
     apart = not fast and not moves and _apart(trace, router, given, max_concurrency) if apart is None else apart
     pool = Servers(config, cost.steps, host, replicas, router, given)
@@ -290,7 +296,7 @@ def _one_by_one(trace: Trace, pool: Servers, shared: Chains | None, *, keep: boo
         mine = np.flatnonzero(arrivals.replica == index)
         mine = mine[np.argsort(arrivals.submitted[mine], kind="stable")]
         given = requests[mine], arrivals.submitted[mine], names, mine, token_ticks
-        rows[mine], log = serve(config, pool.steps, *given, keep=keep)
+        rows[mine], log = serve(config, pool.steps, *given, keep=keep, warm=shared.warm if shared else None)
         served.append(log)
     order = np.arange(len(trace))
     ended = int(to_ticks(_through_s(rows, host)[1]).max())

@@ -30,7 +30,7 @@ from sim.engine.sglang_options import SglangOptions
 from sim.errors import UsageError
 from sim.results.record import RunRecord
 from sim.study.deployment import mean_context, plan_engine, with_adapters
-from sim.study.direct import event_by_event, serve_study
+from sim.study.direct import WARM, event_by_event, serve_study
 from sim.study.fleet_spec import PoolSpec
 from sim.study.studied import PlannedPool, Progress, Study
 from sim.ticks import TICK_S
@@ -114,12 +114,16 @@ def run_pools(
     """One run of the trace: one call of the engine in rows where that applies (sim.study.direct), else event by event, without a log by
     engines in rows where these do.
     """
-    if not event_by_event(study, pools, trace, keep_iterations):
+    why = event_by_event(study, pools, trace, keep_iterations)
+    if not why:
         with suppress(OverflowError):  # six days of simulated time: Python's whole numbers have no end
             record = serve_study(study, pools, trace, draw, keep=keep_iterations)
             if on_progress is not None:
                 on_progress(len(trace), len(trace))
             return record
+        why = "six days of simulated time"
+    if any(pool.config.options.get(WARM) for pool in pools):
+        raise UsageError(f"{WARM} is not simulated with {why}: leave one of them out")
     if keep_iterations or not _in_rows(study, pools):
         return _run(study, pools, trace, draw, _stepped, keep_iterations, on_progress)
     record = _run(study, pools, trace, draw, _engines_in_rows(pools, trace), False, on_progress, Clock())

@@ -20,7 +20,8 @@ Ints = NDArray[np.int64]
 
 class Chains(NamedTuple):
     """Blocks that several requests begin with, as whole numbers from 0 on; where those of each request begin among them, how many they are,
-    and how many blocks it has in all; how many different ones there are, and how many with those of one request alone, at most.
+    and how many blocks it has in all; how many different ones there are, and how many with those of one request alone, at most; which of
+    them caches have before the first request, the last one evicted first.
     """
 
     names: Ints
@@ -29,6 +30,23 @@ class Chains(NamedTuple):
     lengths: Ints
     distinct: int
     blocks: int
+    warm: Ints | None = None
+
+
+def asked_by_several(chains: Chains, sessions: Sequence[str | None]) -> Ints:
+    """Names that requests of several sessions begin with, a request without one (None) being its own: the ones most asked for first, and a
+    chain's beginning before what goes on from it. `sessions` has shape [calls].
+    """
+    numbers: dict[Hashable, int] = {}
+    session = np.array([numbers.setdefault((row, None) if each is None else each, len(numbers)) for row, each in enumerate(sessions)])
+    call = np.repeat(np.arange(len(session)), chains.depths)
+    place = np.arange(len(call)) - (np.cumsum(chains.depths) - chains.depths)[call]
+    name = chains.names[chains.begins[call] + place]
+    asked = np.bincount(np.unique(name * len(session) + session[call]) // max(len(session), 1), minlength=chains.distinct)
+    depth = np.zeros(chains.distinct, dtype=np.int64)
+    depth[name] = place
+    order = np.lexsort((depth, -asked))
+    return order[asked[order] > 1]
 
 
 def chained(chains: Sequence[Sequence[int]]) -> Chains:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,19 @@ OPEN = {
     "time_unit": ("mooncake",),
     "chars_per_token": ("mooncake", "custom", "sharegpt", "sharegpt-sessions"),
 }
+HEAD = 2**16  # characters
+# how a file begins -> its format, or what to do with one that none reads
+SIGNS: dict[str, str] = {
+    r'"resource_?[sS]pans"': "otel",
+    r'"traceID".*"operationName"|"operationName".*"traceID"': "it looks like Jaeger's: export the spans as OTLP JSON, which otel reads",
+    r'"requests"\s*:\s*\[[^]]*"in"\s*:': "weka",
+    r'"turns"\s*:\s*\[\s*\{[^}]*"completed_at"': "agents",
+    r'"arrival_time_ns"': "it looks like LLMServingSim's: write arrival_time_ns / 1e9 as arrival_s, and its tokens as prompt_token_ids",
+    r'"hash_ids"|"input_length"': "mooncake",
+    r'"conversations"\s*:\s*\[': "sharegpt",
+    r"^\ufeff?TIMESTAMP,ContextTokens": "azure",
+    r"^\ufeff?Timestamp,(Session ID,)?.*Request tokens": "burstgpt",
+}
 
 
 def load_trace(path: Path, trace_format: str, options: LoadOptions = DEFAULT) -> Trace:
@@ -54,5 +68,21 @@ def load_trace(path: Path, trace_format: str, options: LoadOptions = DEFAULT) ->
         if getattr(options, name) is not None and trace_format not in formats:
             raise UsageError(f"{path.name}: {name.replace('_', '-')} is for {', '.join(formats)}; {trace_format} leaves nothing open there")
     module, function, _ = FORMATS[trace_format]
-    trace: Trace = getattr(importlib.import_module(module), function)(path, options)
+    try:
+        trace: Trace = getattr(importlib.import_module(module), function)(path, options)
+    except UsageError as error:
+        hint = _looks_like(path, trace_format)
+        raise UsageError(f"{error}; {hint}") if hint else error from None
     return trace
+
+
+def _looks_like(path: Path, trace_format: str) -> str:
+    """What a file that could not be read is, by how it begins; nothing where that is not known, or is the format it was read as."""
+    if path.is_dir():
+        return ""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        head = file.read(HEAD)
+    for sign, what in SIGNS.items():
+        if re.search(sign, head):
+            return "" if what == trace_format else f"it looks like --trace-format {what}" if what in FORMATS else what
+    return ""

@@ -22,6 +22,7 @@ MOVING = [
     ("vllm", "scheduler-cls", "my.Scheduler"),
     ("vllm", "additional-config", '{"sparse_decode": {"k": 32}}'),
     ("vllm", "task", "embed"),
+    ("vllm", "connector", "kvbm"),
     ("vllm", "runner", "pooling"),
     ("sglang", "is-embedding", ""),
     ("sglang", "speculative-algorithm", "EAGLE"),
@@ -81,6 +82,13 @@ def test_no_flag_is_both_a_setting_and_refused():
         for flag in (*known, *SWITCHES):
             assert not refusal(flag, "2"), (engine, flag)
     assert all(what for _, what in MOVES.values())
+
+
+@pytest.mark.parametrize("flag", ["kv-offloading-backend", "connector"])
+def test_lmcache_by_a_flag_keeps_its_chunks(flag):
+    options = {}
+    assert read_flag("serve.sh", "vllm", flag, "lmcache", options) == ""
+    assert options == {"lmcache": True, "options": {"chunk_tokens": 256}}
 
 
 @given(st.floats(1, 4096), st.sampled_from(["OffloadingConnector", "SimpleCPUOffloadConnector"]), st.booleans())

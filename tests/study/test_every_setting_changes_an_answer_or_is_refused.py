@@ -58,6 +58,10 @@ VLLM = {
     "host_blocks": (300, {}),
     "host_gb_per_s": (0.1, {"host_blocks": 300}),
     "host_latency_us": (1e5, {"host_blocks": 300}),
+    "chunk_tokens": (64, {"host_blocks": 300}),
+    "store_threshold": (2, {"host_blocks": 300}),
+    "max_tracker_size": (5, {"host_blocks": 300, "store_threshold": 2}),
+    "warm_prefixes": (True, {}),
 }
 SGLANG = {
     "max_prefill_tokens": (600, {}),

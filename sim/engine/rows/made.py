@@ -132,10 +132,11 @@ def make_core(
     heard: bool = True,
     arrays: bool = False,
     token_ticks: int = 0,
+    warm: Ints | None = None,
 ) -> Core:
     """Replicas before the first arrival of `requests` (records of layout.RequestRow). `most_tokens` is the most of one; `keep` keeps a
     log; without `steps` nothing can be priced; `arrays` makes numpy arrays for the compiled loop; `token_ticks` are of the API server,
-    per token.
+    per token. Every replica begins with blocks of the first names of `warm` in its cache, as many as that holds.
     """
     if most_tokens is None:
         most_tokens = int((requests["prompt"] + requests["output"]).max(initial=1))
@@ -189,11 +190,16 @@ def make_core(
     tables: dict[str, Any] = {name: of.row_works(rows).ravel() if of else np.zeros(0) for name, of in works.items()}
     tables["expert_works"] = experts
     held, table = replicas * one.seats * one.most_blocks, replicas * (slots + host_slots + count_slots)
+    begins_with = np.zeros(0, dtype=np.int64) if warm is None or not one.caching else warm[:blocks]
+    kept, at_slots = _begin_with(engines, begins_with, one.mask)
     if arrays:
         made: dict[str, Any] = {name: at.records(at.ROWS[name], count) for name, count in counts.items()}
         made["engines"] = engines
+        if at_slots:
+            made["blocks"][kept["place"]] = kept["row"]
         made["seen"] = np.zeros(int(requests["depth"].sum()) if one.host_chunks else 0, dtype=np.int8)
         made |= {"requests": requests, "held": np.zeros(held, dtype=np.int64), "table": np.zeros(table, dtype=np.int64)}
+        made["table"][list(at_slots)] = list(at_slots.values())
         return Core(**made, **prices, **tables, names=names, running=running.ravel())
     lazily: dict[str, Any] = {name: Lazily(at.ROWS[name]) for name in counts}
     lazily |= {
@@ -203,8 +209,34 @@ def make_core(
         "table": Noughts(),
         "seen": Noughts(),
     }
+    lazily["table"].update(at_slots)
+    for place, row in kept.tolist():
+        lazily["blocks"][place] = at.BlockRow(*row)
     listed = {name: column.tolist() for name, column in prices.items()} | {name: each.data for name, each in tables.items()}
     return Core(**lazily, **listed, names=names.tolist(), running=running.ravel().tolist())
+
+
+def _begin_with(engines: NDArray[Any], warm: Ints, mask: int) -> tuple[NDArray[Any], dict[int, int]]:
+    """Contents that replicas of vLLM have before the first arrival and nobody holds, the last of `warm` evicted first: places and rows of
+    blocks, and numbers at places of the table. Notes in `engines` what that makes of them.
+    """
+    count, slots = len(warm), dict[int, int]()
+    homes = (((warm + 1) * 0x9E3779B1 >> 7) & mask).tolist()
+    for block, slot in zip(range(count - 1, -1, -1), homes, strict=True):
+        while slot in slots:
+            slot = (slot + 1) & mask
+        slots[slot] = block
+    one = at.records(at.BlockRow, count)
+    one["count"], one["name"], one["copy"], one["request"] = 1, warm[::-1] + 1, at.NOBODY, at.NOBODY
+    places, found = dict[int, int](), np.zeros(len(engines) * count, dtype=[("place", np.int64), ("row", one.dtype)])
+    for replica, s in enumerate(engines if count else ()):
+        begin, mine = int(s["first_block"]), found[replica * count : (replica + 1) * count]
+        one["before"], one["behind"] = begin + np.arange(count) - 1, begin + np.arange(count) + 1
+        one["before"][0] = one["behind"][-1] = at.NOBODY
+        mine["place"], mine["row"] = begin + np.arange(count), one
+        s["oldest"], s["newest"], s["fresh"], s["blank"] = begin, begin + count - 1, begin + count, s["blank"] - count
+        places |= {int(s["first_slot"]) + slot: begin + block + 1 for slot, block in slots.items()}
+    return found, places
 
 
 def requests_of(arrives: Ints, prompt: Ints, output: Ints) -> NDArray[Any]:

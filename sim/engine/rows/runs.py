@@ -24,14 +24,15 @@ def serve(
     token_ticks: int = 0,
     *,
     keep: bool = False,
+    warm: Ints | None = None,
 ) -> tuple[NDArray[Any], Served]:
     """Requests (layout.RequestRow) that the engine gets at these ticks (ascending) when they are served, and the log, which `keep` keeps;
-    `calls` are what the requests are called there. The API server takes `token_ticks` per token.
+    `calls` are what the requests are called there. The API server takes `token_ticks` per token. The cache begins with `warm`.
 
     Raises OverflowError for a run of more than sim.ticks.MOST_TICKS.
     """
     requests["arrives"] = arrives
-    e = make_core(config, steps, requests, names, keep=keep, heard=False, token_ticks=token_ticks)
+    e = make_core(config, steps, requests, names, keep=keep, heard=False, token_ticks=token_ticks, warm=warm)
     s, given, log = e.engines[0], given_of(steps), Log()
     while (reason := serve_all(e, given, len(requests))) != at.DONE:
         if reason != at.NEEDS_ROOM:
