@@ -14,16 +14,15 @@ from typing import Any
 import numpy as np
 
 from calibrate.measured_files import served_files
-from calibrate.served.left_out import LEAST_REQUESTS, by_plugin, kind_of_load
+from calibrate.served.left_out import LEAST_REQUESTS, kind_of_load
 from calibrate.served.replay import replay
-from calibrate.served.runs import Experiment, ServedRun, read_served
+from calibrate.served.runs import Experiment, ServedRun, by_plugin, read_served
 from sim.cost.attention import reread
 from sim.cost.batch import decode_batch, mixed_batch
 from sim.cost.step_time import step_time_s
 from sim.cost.work import iteration_work
 from sim.rates.load import load_rates
 from sim.rates.serving import packaged_overhead
-from sim.rates.source import ahead
 from sim.study.deployment import Deployment
 
 LOADS = ("low", "closed", "high", "prefix")
@@ -75,7 +74,7 @@ def errors(run: ServedRun) -> list[tuple[float, ...]]:
     """Absolute log errors of each load's median TTFT, TPOT and E2EL, at the median rates."""
     overhead, rates = packaged_overhead((run.gpu.name, run.name)), load_rates(run.deployment, draws=1, seen=())
     assert overhead is not None
-    served, host = overhead.applied(rates, ahead(run.deployment)), overhead.host(rates)
+    served, host = overhead.applied(rates), overhead.host(rates)
     found = []
     for load in loads_of(run):
         seen = replay(run, load, served, host)

@@ -25,9 +25,9 @@ from scipy.optimize import brentq
 
 from calibrate.measured_files import served_files
 from calibrate.served.in_processes import in_processes
-from calibrate.served.left_out import LEAST_REQUESTS, by_plugin, kind_of_load, without_tp
+from calibrate.served.left_out import LEAST_REQUESTS, kind_of_load, without_tp
 from calibrate.served.replay import replay
-from calibrate.served.runs import Experiment, ServedRun, read_served
+from calibrate.served.runs import Experiment, ServedRun, by_plugin, read_served
 from calibrate.served.scores import score
 from sim.errors import UsageError
 from sim.files import write_text
@@ -36,7 +36,6 @@ from sim.rates.kinds import LEARNT, ORDINARY, SCHEMA, by_metric, gains, kinds_of
 from sim.rates.load import load_rates, widened
 from sim.rates.posterior import slowed
 from sim.rates.serving import packaged_overhead
-from sim.rates.source import ahead
 from studies.program import program
 
 FIRST_TOKENS = ("low", "closed")
@@ -68,7 +67,7 @@ def errors(run: ServedRun) -> Errors:
 
         def off(log_factor: float, metric: str = "e2el_s", load: Experiment = load) -> float:
             moved = slowed(rates, log_factor, 0.0, 0)
-            served, host = overhead.applied(moved, ahead(run.deployment)), overhead.host(moved)
+            served, host = overhead.applied(moved), overhead.host(moved)
             bias = {s.metric: s.bias for s in score(load, replay(run, load, served, host), overhead.noise)}
             return math.log1p(bias[metric])
 

@@ -17,14 +17,13 @@ from typing import NamedTuple
 import numpy as np
 
 from calibrate.measured_files import served_files
-from calibrate.served.left_out import LEAST_REQUESTS, by_plugin, kind_of_run
+from calibrate.served.left_out import LEAST_REQUESTS, kind_of_run
 from calibrate.served.replay import METRICS, replay
-from calibrate.served.runs import read_served
+from calibrate.served.runs import by_plugin, read_served
 from calibrate.served.scores import score
 from sim.rates.kinds import packaged_seen, without
 from sim.rates.load import load_rates
 from sim.rates.serving import ServingOverhead, packaged_overhead
-from sim.rates.source import ahead
 from simctl.text.layout import table
 from studies.program import program
 
@@ -53,7 +52,7 @@ def widths(path: Path) -> Iterator[Width]:
     assert overhead is not None
     loads = [e for e in run.experiments if e.kind != "ladder" and not e.replicate and len(e.ttft_s) >= LEAST_REQUESTS][:MOST_LOADS]
     for hosts, on in _sorts(overhead).items():
-        served, host = on.applied(known, ahead(run.deployment)), on.host(known)
+        served, host = on.applied(known), on.host(known)
         for load in loads:
             seen = replay(run, load, served, host, draws=DRAWS)
             by_metric = {s.metric: s for s in score(load, seen, overhead.noise, overhead.run_noise)}

@@ -43,6 +43,7 @@ METRICS = ("ttft_s", "tpot_s")
 PARAMETERS = ("launch", "work", "step", "clock", "request")
 ROUNDS, SIMULATIONS, WIDEN = 3, 24, 1.2
 PER_GROUP, MOST_GROUPS, LEAST = 20, 12, 5  # requests of a group, groups of each metric, fewest requests of a group
+MOST = 16.0  # times that of the measured hosts, or a MOST-th: as far as a host is looked for
 REQUEST_SD = 0.8  # log sd of the time per request between servers
 CLOCK_SD = 0.02
 # Log sd, by metric, of what simulations of a load miss where host and GPU are known; and how much of what kinds of serving are off by
@@ -95,7 +96,7 @@ class Loads(NamedTuple):
 
     def host(self, z: Array) -> Host:
         """The host at scores z."""
-        logs = np.clip(self.mean + self.root @ z[: len(self.mean)], -math.log(16.0), math.log(16.0))
+        logs = np.clip(self.mean + self.root @ z[: len(self.mean)], -math.log(MOST), math.log(MOST))
         launch, work, step, clock, request = np.exp(logs).tolist()
         api_s = {**self.centre.api_s, "request_s": min(self.centre.api_s["request_s"] * request, 9.0)}
         return replace(self.centre, launch=launch, work=work, step=step, clock=clock, api_s=api_s)

@@ -31,7 +31,7 @@ from calibrate.measured_files import engine_grids
 from calibrate.served.load_figures import FigureScore, figure_scores
 from calibrate.served.overhead import ServedRates
 from calibrate.served.replay import METRICS, replay
-from calibrate.served.runs import Experiment, ServedRun
+from calibrate.served.runs import Experiment, ServedRun, by_plugin
 from calibrate.served.scores import Score, if_right, score
 from calibrate.steps.grid_cells import Grid
 from calibrate.steps.iterations import concatenate
@@ -62,7 +62,6 @@ LEAST_REQUESTS = 20
 LEFT_OUT = "left out"  # origin of a GPU whose own files are not to be found
 REFIT_DRAWS = 200
 WIDE_DRAWS = 2  # times the draws of a run that something was learnt from
-PLUGIN = "--additional-config"  # of a server whose attention is a plugin's, which nothing here prices
 
 
 @dataclass(frozen=True)
@@ -113,11 +112,6 @@ def left_out(run: ServedRun, draws: int, held_out: bool = False) -> Iterator[Lef
     if not elsewhere and "dtype" not in missing and "tp" not in missing:
         for held_part, elsewhere_run, rates in _without_gpu(run):
             yield from _scored(held_part, elsewhere_run, loads, rates, overhead, draws)
-
-
-def by_plugin(run: ServedRun) -> bool:
-    """Whether a plugin's kernels serve, so that errors would be of asking for others."""
-    return any(PLUGIN in note for note in run.notes)
 
 
 def _without_gpu(run: ServedRun) -> Iterator[tuple[str, ServedRun, RateDraws]]:
@@ -192,7 +186,7 @@ def _of_model(run: ServedRun, models: Sequence[str]) -> str:
 def _scored(
     part: str, run: ServedRun, loads: Sequence[Experiment], rates: RateDraws, overhead: ServingOverhead, draws: int
 ) -> Iterator[LeftOut]:
-    served, host = overhead.applied(rates, ahead(run.deployment)), overhead.host(rates)
+    served, host = overhead.applied(rates), overhead.host(rates)
     for load in loads:
         predicted = replay(run, load, served, host, draws=draws)
         noise = overhead.noise, overhead.run_noise

@@ -34,6 +34,7 @@ from sim.workload.trace import Trace, TraceBuilder
 SCHEMA, SUITE = "simctl-measurement/1", "served"
 LOG_COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens", "first_token_s", "finish_s")
 AGAIN = re.compile(r"(.+) again(?: (\d+))?")  # name of a replicate: all that tells it in files up to protocol served/5
+PLUGIN = "--additional-config"  # of a server whose attention is a plugin's, which nothing here prices
 WAIT_S = 1e-6  # unit of token_wait_us
 OF_REQUESTS = ("arrival_s", "prompt_tokens", "output_tokens", "ttft_s", "e2el_s", "cached_tokens", "session", "token_s", "content")
 MOST_CLIENTS, MOST_TOKENS, LONGEST_S = 2**20, 2**31, 1e7  # what a served run can be; beyond it a column means something else
@@ -152,6 +153,11 @@ class ServedRun:
             return None
         pools = ((PREFILL, self.prefill), (DECODE, self.replicas - self.prefill))
         return Fleet(tuple(PoolSpec(replace(self.deployment, replicas=n), role, role, bytes_per_s=LINKS["nvlink"]) for role, n in pools))
+
+
+def by_plugin(run: ServedRun) -> bool:
+    """Whether a plugin's kernels serve, so that errors would be of asking for others."""
+    return any(PLUGIN in note for note in run.notes)
 
 
 def read_served(path: Path, gpu: GpuSpec | None = None, given: Deployment | None = None) -> ServedRun:

@@ -144,7 +144,8 @@ def places(measured: Array, predicted: Prediction, metric: str, noise: Mapping[s
     """Place (0 to 1) of each request's measured time in its predicted distribution (its PIT): every draw of the rates with the log-normal
     noise of single requests and of what a run's requests have in common. Uniform where predictions are right.
     """
-    return _places(np.log(measured), np.log(predicted.times[metric]), float(np.hypot(noise[metric], run_noise)))
+    with np.errstate(divide="ignore"):  # tokens that came all at once took no time
+        return _places(np.log(measured), np.log(predicted.times[metric]), float(np.hypot(noise[metric], run_noise)))
 
 
 def _places(measured: Array, draws: Array, sd: float) -> Array:

@@ -1,10 +1,10 @@
-"""Whether the times of a served run can be seconds, all of them."""
+"""Whether the times of a served run can be compared: seconds, all of them, by an engine's own attention."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from calibrate.served.runs import ServedRun
+from calibrate.served.runs import PLUGIN, ServedRun, by_plugin
 from sim.cost.batch import decode_batch
 from sim.cost.rates import UNITS, Rates
 from sim.cost.step_time import step_time_s
@@ -17,9 +17,11 @@ WRONG_UNIT = 300.0  # no server takes so much longer for its median token than o
 
 
 def check_times(run: ServedRun) -> None:
-    """Raise UsageError naming the run where every request took as long as every other, some take hundreds of times as long per token as the
-    rest, or all do of what the datasheet says.
+    """Raise UsageError naming the run where a plugin's attention served, every request took as long as every other, some take hundreds of
+    times as long per token as the rest, or all do of what the datasheet says.
     """
+    if by_plugin(run):
+        raise UsageError(f"{run.name}: its server's attention is a plugin's ({PLUGIN}), which would be priced as vLLM's own")
     every = run.experiments
     took = np.concatenate([e.e2el_s[np.isfinite(e.e2el_s)] for e in every])
     if took.size > 1 and np.ptp(took) == 0 and any(e.stated is None for e in every):

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from calibrate.served.alarms import cached_prompts
-from calibrate.served.host_fit import learn_host
+from calibrate.served.host_fit import MOST, learn_host
 from calibrate.served.load_figures import FigureScore, figure_scores
 from calibrate.served.overhead import ServedRates, as_learnt, fit_overhead, transferred
 from calibrate.served.replay import METRICS, Prediction, replay
@@ -25,7 +25,8 @@ from sim.study.simulate import DEFAULT_DRAWS
 
 RATE_DRAWS = STAGES[-1]  # as simulate has; only as many as asked for are replayed
 FIRST_SHARE, FIRST_LEAST = 0.1, 20  # of a log's requests that are learnt from, by default
-KEEP = "Next: simctl learn LOG --host-out FILE keeps this host for --host FILE of other questions"
+KEEP = ". Next: simctl learn LOG --host-out FILE keeps this host for --host FILE of other questions"
+NO_HOST = ". No host takes so long: something else holds this server back, and simctl check LOG looks for it"
 COLD = 3.0  # medians of TTFT: the leading requests of a log that take longer met a server that was still warming up
 
 
@@ -139,15 +140,19 @@ def _log(run: ServedRun, settings: ValidationSettings) -> ValidationReport:
         for served, seen in zip(choices, replays, strict=True)
     )
     best = 0 if fitted <= given else 1
-    found = f"launches {learnt.launch:.2f}, work {learnt.work:.2f}, iterations {learnt.step:.2f} times the packaged hosts'"
     what = f"requests {first + 1} to {last}", f"requests {judged.start + 1} to {judged.stop}"
-    note = (
-        f"fitted to {what[0]} ({found}), which lowered the errors on {what[1]}; neither is scored. {KEEP}"
-        if best == 0
-        else f"fitting to {what[0]} did not lower the errors on {what[1]}: the packaged overhead is used as it is; neither is scored"
-    )
+    shared = cached_prompts(run, log)
+    note = _on_the_fit(learnt, best == 0, *what, KEEP if not shared else "")
     rest = slice(judged.stop, None)
-    return _report(run, choices[best], [_of_part(log, replays[best], rest)], (*cached_prompts(run, log), note))
+    return _report(run, choices[best], [_of_part(log, replays[best], rest)], (*shared, note))
+
+
+def _on_the_fit(learnt: Host, kept: bool, fitted: str, judged: str, next_step: str = KEEP) -> str:
+    if not kept:
+        return f"fitting to {fitted} did not lower the errors on {judged}: the packaged overhead is used as it is; neither is scored"
+    found = f"launches {learnt.launch:.2f}, work {learnt.work:.2f}, iterations {learnt.step:.2f} times the packaged hosts'"
+    then = NO_HOST if max(learnt.launch, learnt.work) > 0.99 * MOST else next_step
+    return f"fitted to {fitted} ({found}), which lowered the errors on {judged}; neither is scored{then}"
 
 
 def _of_part(log: Experiment, seen: Prediction, part: slice) -> tuple[Experiment, Prediction]:

@@ -166,12 +166,12 @@ class ServingOverhead:
             **times,
         )
 
-    def applied(self, rates: RateDraws, overlaps: bool = True) -> RateDraws:
-        """Rates learnt in process, as served. Where host work overlaps, the factor between hosts stepped in process is left out: this
-        overhead holds how far hosts lie apart when served.
+    def applied(self, rates: RateDraws) -> RateDraws:
+        """Rates learnt in process, as served. The factor between hosts stepped in process is left out: this overhead holds how far hosts
+        lie apart when served.
         """
         several = np.ndim(rates.draws.beta) > 0  # rates of floats are one draw, and what hosts differ by is its median
-        rates = rates.at_median_host() if overlaps and several else rates
+        rates = rates.at_median_host() if several else rates
         launches, hides, works = np.random.default_rng(12).standard_normal((3, rates.count)) if several else (0.0, 0.0, 0.0)
         why = f"as served by {self.engine} on {self.gpu}"
         served = with_c0(
@@ -231,11 +231,10 @@ def scaled(rates: RateDraws, names: tuple[str, ...], factor: float, draws: Any, 
 
 
 def as_served(
-    rates: RateDraws, overhead: ServingOverhead | None = None, speed: Host | None = None, overlaps: bool = True, engine: str = "vllm"
+    rates: RateDraws, overhead: ServingOverhead | None = None, speed: Host | None = None, engine: str = "vllm"
 ) -> tuple[RateDraws, HostRates]:
     """(rates, host latencies) of a served engine that is sent text: an overhead (None: the packaged one, of a host never seen unless its
-    `speed` is known) applied to rates learnt in process; priors stay as they are. UsageError for what the rates hold already. `overlaps`:
-    whether the `engine` hides host work behind the GPU (asynchronous scheduling).
+    `speed` is known) applied to rates learnt in process; priors stay as they are. UsageError for what the rates hold already.
     """
     if rates.host_request_s is not None:
         if overhead is not None:
@@ -252,7 +251,7 @@ def as_served(
             raise UsageError("no engine was stepped on this GPU: of its host only a prior is known, which no speed scales")
         return rates, HostRates()
     host = replace(overhead.host(rates), given=speed is not None or not packaged)
-    return overhead.applied(rates, overlaps), host.sent(text=True)
+    return overhead.applied(rates), host.sent(text=True)
 
 
 def host_of_log(request_s: float, text: bool) -> HostRates:

@@ -70,7 +70,7 @@ class RateSource:
                 learnt = parse_overhead(text_of(Path(self.overhead), MOST_OVERHEAD_BYTES), str(self.overhead))
             speed, limits = None if self.host_scale is None else Host.of(self.host_scale), deployment.limits
             speed = speed.eager() if speed is not None and limits.enforce_eager else speed
-            rates, host = as_served(rates, learnt, speed, ahead(deployment), limits.engine)
+            rates, host = as_served(rates, learnt, speed, limits.engine)
         host = host if self.api_server else replace(NO_HOST, work=host.work)
         return rates, with_host_rates(host, self.host_rates)
 

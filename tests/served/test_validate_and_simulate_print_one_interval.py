@@ -12,8 +12,8 @@ from tests.served.made_runs import open_loop
 WHERE = ("--model", "Qwen2.5-7B", "--gpu", "H100", "--max-num-seqs", "256", "--max-num-batched-tokens", "8192")
 
 
-@pytest.fixture(scope="module")
-def both(tmp_path_factory):
+@pytest.fixture(scope="module", params=[(), ("--engine-version", "0.11")], ids=["ahead", "synchronous"])
+def both(tmp_path_factory, request):
     made, path = open_loop("log", 6.0, 120), tmp_path_factory.mktemp("log") / "log.csv"
     with path.open("w", newline="") as handle:
         rows = csv.writer(handle)
@@ -22,9 +22,9 @@ def both(tmp_path_factory):
             made.arrival_s, made.prompt_tokens, made.output_tokens, made.ttft_s, made.e2el_s, strict=True
         ):
             rows.writerow([sent, prompt, output, sent + first, sent + last])
-    (report,) = json.loads(run("validate", "--run", str(path), *WHERE, "--transferred", "--json").stdout)
+    (report,) = json.loads(run("validate", "--run", str(path), *WHERE, *request.param, "--transferred", "--json").stdout)
     trace = ("--trace", str(path), "--workload-option", "trace-format=log", "--no-iterations", "--json")
-    return report, json.loads(run("simulate", *WHERE, *trace).stdout)
+    return report, json.loads(run("simulate", *WHERE, *request.param, *trace).stdout)
 
 
 def test_every_figure_has_the_same_value_and_intervals(both):

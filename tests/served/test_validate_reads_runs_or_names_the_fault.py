@@ -10,7 +10,9 @@ import xarray as xr
 
 from calibrate.served.flags import read_flags
 from calibrate.served.runs import read_served
+from calibrate.served.validation import _on_the_fit
 from sim.errors import UsageError
+from sim.rates.host import Host
 from sim.specs.lora import Lora
 from sim.specs.parallel import NO_PARALLEL, Parallel
 from tests.cli import run
@@ -43,6 +45,20 @@ def test_a_log_is_learnt_from_its_first_part_and_scored_on_the_last(log):
     assert report["notes"][-1].startswith("fitted to requests 1 to 20 (launches ")
     assert "which lowered the errors on requests 21 to 40; neither is scored. Next: simctl learn LOG --host-out" in report["notes"][-1]
     assert result.code == (0 if all(s["within"] for s in report["scores"]) else 1)
+
+
+@pytest.mark.parametrize("command", [("validate", "--run"), ("check",), ("learn",)])
+def test_a_server_whose_attention_is_a_plugins_is_refused(command):
+    result = run(*command, str(SERVED / "validation" / "h100_served_qwen2.5-7b-14-layers_sparse-k32.nc"))
+    assert (result.code, result.stderr.count("\n")) == (2, 1)
+    assert "attention is a plugin's (--additional-config)" in result.stderr
+
+
+@pytest.mark.parametrize(("launch", "kept"), [(3.0, True), (15.99, False)])
+def test_a_host_at_the_edge_of_what_hosts_are_is_not_kept_for_other_questions(launch, kept):
+    said = _on_the_fit(Host(launch=launch), True, "requests 1 to 20", "requests 21 to 40")
+    assert ("--host-out" in said) is kept
+    assert ("No host takes so long" in said) is not kept
 
 
 @pytest.mark.parametrize(

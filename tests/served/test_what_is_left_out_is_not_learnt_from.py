@@ -11,7 +11,6 @@ from calibrate.served.left_out import _without_gpu, kind_of_run, left_out, witho
 from calibrate.served.runs import read_served
 from calibrate.steps.iterations import concatenate
 from sim.rates.load import load_rates
-from sim.rates.serving import ServingOverhead
 from sim.specs.gpus import get_gpu
 from simctl.text.validate_text import left_out_rows, left_out_table
 from tests.cli import run
@@ -95,21 +94,3 @@ def test_it_takes_all_packaged_runs_alone():
 )
 def test_a_run_nothing_was_learnt_from_is_of_the_kind_that_was_never_served(name, kind):
     assert kind_of_run(read_served(MEASURED / "validation" / f"h100_served_{name}.nc")) == kind
-
-
-@pytest.mark.parametrize(
-    ("name", "overlaps"),
-    [
-        ("h100_served_llama3.1-8b_plain", True),
-        ("h100_served_llama3.1-8b_eagle3-k1", True),
-        ("h100_served_mistral-7b_ngram-k3", False),
-        ("h200_served_llama3.1-8b_draft-model-k3", False),
-        ("h100_served_qwen2.5-7b_sglang", False),
-    ],
-)
-def test_an_engine_that_does_not_overlap_is_predicted_as_one(name, overlaps, monkeypatch):
-    asked = []
-    monkeypatch.setattr(ServingOverhead, "applied", lambda _, rates, ahead=True: asked.append(ahead) or rates)
-    run_of = read_served(MEASURED / "validation" / f"{name}.nc")
-    list(left_out(replace(run_of, experiments=run_of.experiments[:1]), draws=1, held_out=True))
-    assert asked[0] is overlaps  # the second is of its API server, whose latencies do not ask
