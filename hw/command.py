@@ -18,6 +18,7 @@ from hw.jobs import SUITES, Job
 from hw.machine import resolve_device
 from hw.serve.http_stream import OURS, split_url
 from sim.errors import SimctlError, UsageError, ending
+from sim.specs.lookup import did_you_mean
 
 KEY = "OPENAI_API_KEY"
 HELP = """Measure this machine, or a running server, into labelled netCDF files, which `python -m hw.show FILE` prints as CSV.
@@ -114,7 +115,7 @@ def command(
     wanted = tuple(suite.replace("_", "-") for suite in _names(suites))
     for suite in wanted:
         if suite not in SUITES:
-            raise UsageError(f"unknown suite {suite!r}; known: {', '.join(SUITES)}")
+            raise UsageError(f"unknown suite {suite!r}{did_you_mean(suite, SUITES) or ';'} known: {', '.join(SUITES)}")
     if cells is not None:
         if wanted not in (("engine-grid",), ("profile",)):
             raise UsageError("--cells is for the suite engine-grid or profile, alone")

@@ -45,6 +45,8 @@ def ending(error: BaseException) -> tuple[int, str]:
         code, text = 1, "not enough memory"
     elif (message := getattr(error, "format_message", None)) is not None:
         code, text = UsageError.exit_code, message()
+        if text.startswith("Got unexpected") and (context := getattr(error, "ctx", None)):
+            text = f"{text.rstrip('.')}; see {context.command_path} --help"
     else:
         code, text = termination.came() or (INTERRUPTED, "interrupted")
     return code, _one_line(text)

@@ -45,6 +45,7 @@ from sim.cluster.policies import (
 from sim.cluster.sent_blocks import SentBlocks
 from sim.engine.interface import Request
 from sim.errors import UsageError
+from sim.specs.lookup import did_you_mean
 from sim.ticks import to_ticks
 
 VIEWS = ("sent", "cache")
@@ -300,7 +301,9 @@ def router_options(name: str) -> dict[str, Any]:
     if "." in name.strip("."):
         return {}
     if name not in ROUTERS:
-        raise UsageError(f"unknown router {name!r}; known: {', '.join(ROUTERS)}, or the dotted path of a class")
+        raise UsageError(
+            f"unknown router {name!r}{did_you_mean(name, ROUTERS) or ';'} known: {', '.join(ROUTERS)}, or the dotted path of a class"
+        )
     entry = ROUTERS[name]
     if isinstance(entry, ByLoad):
         return _defaults(entry.policy) | _defaults(LoadRouter)
@@ -317,7 +320,7 @@ def make_router(name: str, replicas: int, block_size: int, capacity: int, option
     given = {}
     for option, value in (options or {}).items():
         if option not in known:
-            raise UsageError(f"router {name} has no option {option!r}; it has {', '.join(known) or 'none'}")
+            raise UsageError(f"router {name} has no option {option!r}{did_you_mean(option, known)}; it has {', '.join(known) or 'none'}")
         given[option] = _checked(option, value, known[option])
     return ROUTERS[name](replicas, block_size, capacity, **given)
 

@@ -9,6 +9,7 @@ from typing import Any
 from sim.engine.version_defaults import drafts_in_pieces, schedules_ahead
 from sim.engine.versions import NEWEST, rules_of
 from sim.errors import UsageError
+from sim.specs.lookup import did_you_mean
 
 POLICIES = ("fcfs", "priority")
 NO_NEEDS: Mapping[str, tuple[str, ...]] = {}
@@ -77,7 +78,9 @@ class EngineConfig:
                     from sim.engine.other_flags import DRAFTS  # patterns that no answer needs
 
                     raise UsageError(f"{self.scheduler} has no option {name!r}: {DRAFTS}")
-                raise UsageError(f"{self.scheduler} has no option {name!r}; known: {', '.join(defaults)}")
+                raise UsageError(
+                    f"{self.scheduler} has no option {name!r}{did_you_mean(name, defaults) or ';'} known: {', '.join(defaults)}"
+                )
             wanted = type(defaults[name])
             fits = isinstance(value, wanted) or (wanted is float and isinstance(value, int))
             if not fits or (isinstance(value, bool) and wanted is not bool):

@@ -18,6 +18,7 @@ from sim.engine.interface import Scheduler
 from sim.engine.overlap import NO_WORK, HostWork
 from sim.engine.version_defaults import decodes_in_pieces, drafts_in_pieces
 from sim.errors import UsageError
+from sim.specs.lookup import did_you_mean
 
 # limits that only vLLM knows, as a user calls them
 VLLM_ALONE = {
@@ -137,7 +138,9 @@ def engine_of(name: str) -> EngineKind:
     if (other := name.lower().replace("-", "").replace("_", "")) in NOT_SIMULATED:
         raise UsageError(f"engine {name!r}: {NOT_SIMULATED[other]}")
     if "." not in name.strip("."):
-        raise UsageError(f"unknown engine {name!r}; known: {', '.join(ENGINES)}, or the dotted path of a scheduler class")
+        raise UsageError(
+            f"unknown engine {name!r}{did_you_mean(name, ENGINES) or ';'} known: {', '.join(ENGINES)}, or the dotted path of a scheduler class"
+        )
     return replace(ENGINES["vllm"], scheduler=_named, settings=_graph_settings)
 
 

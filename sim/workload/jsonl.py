@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import UsageError
+from sim.specs.lookup import did_you_mean
 from sim.workload.content import BlockHashes, Content, Grown, SystemPrompt, TokenIds
 from sim.workload.lines import field, number, numbered_objects, text, whole_number
 from sim.workload.loader_options import DEFAULT, LoadOptions
@@ -59,7 +60,9 @@ def load_jsonl(path: Path, options: LoadOptions = DEFAULT) -> Trace:
         where, named = f"line {line}", f"{path.name}: line {line}"
         unknown = sorted(set(record).difference(KEYS))
         if unknown:
-            raise builder.error(where, f"unknown key {unknown[0]!r}; known: {', '.join(sorted(KEYS))}")
+            raise builder.error(
+                where, f"unknown key {unknown[0]!r}{did_you_mean(unknown[0], KEYS) or ';'} known: {', '.join(sorted(KEYS))}"
+            )
         session = text(record["session_id"], "session_id", named) if "session_id" in record else None
         output = whole_number(field(record, "output_tokens", named), "output_tokens", named)
         prompt, content = _prompt(record, named)

@@ -18,6 +18,7 @@ from sim.errors import UsageError
 from sim.files import text_of
 from sim.planning.spot import Spot
 from sim.specs.gpus import get_gpu, list_gpus, market
+from sim.specs.lookup import did_you_mean
 from sim.yaml_text import MAX_BYTES, read_yaml
 
 NUMBER = int, float
@@ -101,7 +102,7 @@ def _offer(where: str, row: Any) -> dict[str, Any]:
     if not isinstance(row, dict):
         raise UsageError(f"{where}: must be a mapping of {', '.join(KEYS)}")
     if unknown := [key for key in row if key not in KEYS]:
-        raise UsageError(f"{where}: unknown key {unknown[0]!r}; there are {', '.join(KEYS)}")
+        raise UsageError(f"{where}: unknown key {unknown[0]!r}{did_you_mean(str(unknown[0]), KEYS)}; there are {', '.join(KEYS)}")
     if missing := [key for key in NEEDED if key not in row]:
         raise UsageError(f"{where}: needs {', '.join(missing)}")
     wrong = [key for key, kind in KEYS.items() if key in row and (not isinstance(row[key], kind) or (kind is NUMBER and row[key] is True))]

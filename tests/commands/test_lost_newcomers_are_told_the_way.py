@@ -5,6 +5,8 @@ import pytest
 from simctl.cli import COMMANDS
 from tests.cli import run
 
+A10 = ("--gpu", "A10", "--model", "Llama-3.2-1B", "--num-prompts", "1")
+
 
 def test_no_command_prints_the_help_as_it_is_laid_out():
     said = run()
@@ -30,6 +32,11 @@ def test_no_command_prints_the_help_as_it_is_laid_out():
         (["what-if", "--ctx", "8K", "--gpu", "4xH100"], "'4xH100' is 4 GPUs: give --gpu H100 with --tp 4"),
         (["what-if", "--ctx", "8K", "--gpu", "rtx4090 x2"], "is 2 GPUs: give --gpu RTX-4090 with --tp 2"),
         (["what-if", "--ctx", "8K", "--gpu", "H100", "--dtype", "awq"], "awq is a format of int4 weights: give int4"),
+        (["simulate", *A10, "--router", "rond-robin"], "unknown router 'rond-robin'; did you mean 'round-robin'? known: "),
+        (["simulate", *A10, "--router-option", "dispach_s=1"], "no option 'dispach_s'; did you mean 'dispatch_s'?; it has "),
+        (["simulate", *A10, "--engine", "vlm"], "unknown engine 'vlm'; did you mean 'vllm'? known: "),
+        (["measure", "--suite", "hots", "-o", "hots"], "unknown suite 'hots'; did you mean 'host'? known: "),
+        (["validate", "x.nc"], "Got unexpected extra argument (x.nc); see simctl validate --help"),
         (["validate", "--run", "zzz"], "unknown run 'zzz'; known: h100/served_"),
     ],
 )
