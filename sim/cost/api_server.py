@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
 
 
 class SharedServer:
@@ -58,16 +57,3 @@ class SendQueue:
         waits = max(self._through - now, 0)
         self._through = now + waits + tokens * self._token_ticks
         return waits / self._token_ticks if waits else 0.0
-
-
-def departures(arrivals: Sequence[int], works: Sequence[int]) -> list[int]:
-    """Departures from a SharedServer of the jobs that arrive at these ticks (in order); those without work leave at once."""
-    server, left, inside = SharedServer(), list(arrivals), deque[int]()
-    for i, arrival in enumerate([*arrivals, None]):
-        while (leaves := server.next_departure()) is not None and (arrival is None or leaves <= arrival):
-            server.depart(leaves)
-            left[inside.popleft()] = leaves
-        if arrival is not None and works[i]:
-            server.arrive(arrival, works[i])
-            inside.append(i)
-    return left

@@ -138,9 +138,8 @@ def engine_of(name: str) -> EngineKind:
     if (other := name.lower().replace("-", "").replace("_", "")) in NOT_SIMULATED:
         raise UsageError(f"engine {name!r}: {NOT_SIMULATED[other]}")
     if "." not in name.strip("."):
-        raise UsageError(
-            f"unknown engine {name!r}{did_you_mean(name, ENGINES) or ';'} known: {', '.join(ENGINES)}, or the dotted path of a scheduler class"
-        )
+        hint = did_you_mean(name, ENGINES) or ";"
+        raise UsageError(f"unknown engine {name!r}{hint} known: {', '.join(ENGINES)}, or the dotted path of a scheduler class")
     return replace(ENGINES["vllm"], scheduler=_named, settings=_graph_settings)
 
 

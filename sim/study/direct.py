@@ -1,8 +1,7 @@
 """Runs in the engine in rows, the iteration log included: of one pool, or of one that prefills and one that decodes.
 
-All of it is one call of sim.cluster.fleet_core; in plain Python replicas are sooner served one after the other (sim.engine.rows), where
-requests wait for nobody and are routed in turn or at random. Everything else, from admission to autoscaling, goes through the clients and
-the fleet of sim.cluster.
+All of it is one call of sim.cluster.fleet_core. Everything else, from admission to autoscaling, goes through the clients and the fleet of
+sim.cluster.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -19,16 +17,12 @@ from numpy.typing import NDArray
 
 from sim.cluster import compiled
 from sim.cluster.admission import NO_LIMITS
-from sim.cluster.fleet_runs import FleetRun, Handover, Moves, Servers, covers_router, decision_names, rank, serve_calls
+from sim.cluster.fleet_runs import FleetRun, Handover, Moves, Servers, covers_router, decision_names, serve_calls
 from sim.cluster.pools import DECODE, PREFILL, SERVE
-from sim.cluster.router import make_router
-from sim.cost.api_server import departures
 from sim.engine.config import EngineConfig
 from sim.engine.iteration_cost import IterationCost
-from sim.engine.rows.layout import RequestRow, dtype_of
-from sim.engine.rows.made import requests_of, uncovered
-from sim.engine.rows.runs import serve
-from sim.engine.rows.served import Expanded, LazyColumns, Served
+from sim.engine.rows.made import uncovered
+from sim.engine.rows.served import Expanded, LazyColumns
 from sim.errors import UsageError
 from sim.rates.serving import HostRates
 from sim.results.record import (
@@ -45,7 +39,7 @@ from sim.results.record import (
     RunRecord,
 )
 from sim.study.epochs import divisible, in_epochs, too_long
-from sim.ticks import TICK_S, TICKS_PER_S
+from sim.ticks import TICK_S
 from sim.workload.block_chains import Chains, asked_by_several
 from sim.workload.content import Grown
 from sim.workload.sources import TraceSource
@@ -58,16 +52,6 @@ if TYPE_CHECKING:
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 WARM = "warm_prefixes"  # an engine's option: caches begin with what requests of several sessions begin with
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Arrivals:
-    """[request] ticks at which requests reach the API server of their `replica`, and at which its engine gets them."""
-
-    replica: Ints
-    reached: Ints
-    submitted: Ints
-    decision: str
 
 
 def event_by_event(study: Study, pools: Sequence[PlannedPool], trace: Trace, keep: bool = True) -> str:
@@ -116,12 +100,6 @@ def _in_epochs(study: Study, pool: PlannedPool, trace: Trace) -> bool:
     return not pool.spec.fetch and divisible(trace, d.router, pool.spec.most, study.workload.max_concurrency, shared is not None)
 
 
-def _apart(trace: Trace, router: str, options: Mapping[str, Any], max_concurrency: int | None) -> bool:
-    """Whether no request waits for another, or is routed by what others do."""
-    blind = router in ("round-robin", "random") and not options.get("dispatch_s") and max_concurrency is None
-    return blind and not np.isnan(trace.arrival_s).any() and bool((np.diff(trace.arrival_s) >= 0).all())
-
-
 # drawn once for all draws of the rates
 
 
@@ -153,31 +131,6 @@ def _shared_by(prompts: _Prompts, block_size: int, max_model_len: int, warm: boo
     if warm and not len(names := asked_by_several(found, trace.session_ids)):
         raise UsageError(f"{WARM}: no two sessions of this workload begin alike")
     return found._replace(warm=names if warm else None) if found.depths.any() else None
-
-
-@lru_cache(maxsize=4)
-def _arrivals(trace: Trace, api: HostRates, replicas: int, router: str, options: tuple[tuple[str, Any], ...]) -> Arrivals:
-    picks = make_router(router, replicas, 0, 0, dict(options))
-    up = list(range(replicas))
-    nothing: Any = None  # neither router looks at the request
-    replica = np.array([picks.pick(nothing, up, 0) for _ in range(len(trace))], dtype=np.int64)
-    reached = to_ticks(trace.arrival_s)
-    begins_s: Floats = trace.arrival_s
-    left = np.array(reached)
-    works = to_ticks(api.server_s(trace.prompt_tokens))
-    if works.any():
-        for index in up:
-            mine = np.flatnonzero(replica == index)
-            left[mine] = departures(reached[mine].tolist(), works[mine].tolist())
-        begins_s = np.where(works > 0, left * TICK_S, begins_s)
-    submitted = np.maximum(to_ticks(begins_s + api.request_s), left)
-    return Arrivals(replica, reached, submitted, picks.decision)
-
-
-def to_ticks(seconds: Floats) -> Ints:
-    """sim.ticks.to_ticks of many times."""
-    found: Ints = np.rint(seconds * TICKS_PER_S).astype(np.int64)
-    return found
 
 
 def serve_study(study: Study, pools: Sequence[PlannedPool], trace: Trace, draw: int | None, *, keep: bool) -> RunRecord:
@@ -264,45 +217,13 @@ def serve_trace(
     *,
     keep: bool = True,
     fast: bool | None = None,
-    apart: bool | None = None,
 ) -> RunRecord:
-    """Run a trace on equal replicas. `fast` says whether to compile (None: where that is worth it), `apart` whether replicas are served
-    one after the other (None: where that comes to the same, and is sooner).
-    """
-    given = dict(options or {})
+    """Run a trace on equal replicas. `fast` says whether to compile (None: where that is worth it)."""
     shared = _shared(trace, config)
     fast = compiled.worth(trace) if fast is None else fast
-    apart = not fast and not moves and _apart(trace, router, given, max_concurrency) if apart is None else apart
-    pool = Servers(config, cost.steps, host, replicas, router, given)
-    if apart:
-        run = _one_by_one(trace, pool, shared, keep=keep)
-    else:
-        run = serve_calls(trace, pool, max_concurrency, shared, moves, keep=keep, compiled=fast)
+    pool = Servers(config, cost.steps, host, replicas, router, dict(options or {}))
+    run = serve_calls(trace, pool, max_concurrency, shared, moves, keep=keep, compiled=fast)
     return _record(trace, run, [pool], [cost], keep=keep, moved=moves is not None)
-
-
-def _one_by_one(trace: Trace, pool: Servers, shared: Chains | None, *, keep: bool) -> FleetRun:
-    """Every replica from its first arrival to its last."""
-    config, host = pool.config, pool.host
-    arrivals = _arrivals(trace, host, pool.replicas, pool.router, tuple(sorted(pool.options.items())))
-    served: list[Served] = []
-    token_ticks = int(to_ticks(np.asarray(host.token_s)))
-    requests, names = requests_of(arrivals.submitted, trace.prompt_tokens, trace.output_tokens), np.zeros(0, dtype=np.int64)
-    rank(requests, trace, config)
-    if shared and config.enable_prefix_caching:
-        names, requests["names"], requests["depth"] = shared.names, shared.begins, shared.depths
-    rows = np.empty(len(trace), dtype=dtype_of(RequestRow))
-    for index in range(pool.replicas):
-        mine = np.flatnonzero(arrivals.replica == index)
-        mine = mine[np.argsort(arrivals.submitted[mine], kind="stable")]
-        given = requests[mine], arrivals.submitted[mine], names, mine, token_ticks
-        rows[mine], log = serve(config, pool.steps, *given, keep=keep, warm=shared.warm if shared else None)
-        served.append(log)
-    order = np.arange(len(trace))
-    ended = int(to_ticks(_through_s(rows, host)[1]).max())
-    return FleetRun(
-        order, trace.arrival_s, rows, arrivals.replica, arrivals.reached, arrivals.submitted, np.zeros_like(order), served, ended
-    )
 
 
 def _record(trace: Trace, run: FleetRun, pools: Sequence[Servers], costs: Sequence[IterationCost], *, keep: bool, moved: bool) -> RunRecord:

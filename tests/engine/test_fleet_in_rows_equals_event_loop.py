@@ -43,7 +43,7 @@ from tests.examples import examples
 
 @dataclass(frozen=True)
 class Case:
-    """A run on replicas that do not hear of each other, or `together`."""
+    """A run on equal replicas."""
 
     trace: Trace
     config: EngineConfig
@@ -53,7 +53,6 @@ class Case:
     router: str
     options: Mapping[str, Any]
     clients: int | None
-    together: bool
     moves: Moves | None = None
 
     def event_by_event(self) -> RunRecord:
@@ -79,7 +78,7 @@ class Case:
 
     def in_arrays(self, *, fast: bool = False, keep: bool = True) -> RunRecord:
         asked = self.trace, self.config, self.cost, self.host, self.replicas, self.router, self.options, self.clients, self.moves
-        return serve_trace(*asked, keep=keep, fast=fast, apart=not fast and not self.together)
+        return serve_trace(*asked, keep=keep, fast=fast)
 
 
 @dataclass(frozen=True)
@@ -124,14 +123,13 @@ class Apart(Case):
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
     block = draw(st.sampled_from([1, 4, 16]))
-    together = draw(st.booleans())
     ranked = draw(st.sampled_from([False, False, True]))
-    trace, longest = draw(traces(block, late=together and draw(st.booleans()), ranked=ranked))
+    trace, longest = draw(traces(block, late=draw(st.booleans()), ranked=ranked))
     config = draw(limits(block, longest))
     if ranked:
         config = replace(config, policy="priority")
         assume(not uncovered(config))
-    router = draw(st.sampled_from(list(ROUTES) if together else ["round-robin", "random"]))
+    router = draw(st.sampled_from(list(ROUTES)))
     choices = {
         "dispatch_s": (0.0, 0.0, 0.004, 0.2),
         "reserve_s": (0.0, 0.0, 0.02, 1.0),
@@ -148,7 +146,7 @@ def cases(draw: st.DrawFn) -> Case:
         "active_request_weight": (0.0, 0.7),
         "mode": ("iptables", "ipvs"),
     }
-    options = {name: draw(st.sampled_from(choices[name])) for name in router_options(router) if name in choices and together}
+    options = {name: draw(st.sampled_from(choices[name])) for name in router_options(router) if name in choices}
     return Case(
         trace,
         config,
@@ -157,15 +155,14 @@ def cases(draw: st.DrawFn) -> Case:
         draw(st.sampled_from([1, 1, 2, 3])),
         router,
         options,
-        draw(st.none() | st.integers(1, 6)) if together else None,
-        together,
+        draw(st.none() | st.integers(1, 6)),
     )
 
 
 @st.composite
 def moving(draw: st.DrawFn) -> Case:
     """Turns of sessions that meet other replicas than those that have their KV."""
-    case, block = draw(cases().filter(lambda case: case.together and case.config.policy == "fcfs")), draw(st.sampled_from([1, 4, 16]))
+    case, block = draw(cases().filter(lambda case: case.config.policy == "fcfs")), draw(st.sampled_from([1, 4, 16]))
     builder, grown, now, longest = TraceBuilder("turns"), dict[str, int](), 0.0, 1
     for index in range(draw(st.integers(4, 30))):
         session = draw(st.sampled_from("abcdef"))
@@ -193,7 +190,7 @@ def moving(draw: st.DrawFn) -> Case:
 @st.composite
 def apart(draw: st.DrawFn) -> Apart:
     """Prompts that one pool computes, and tokens that another does, of other limits, prices, hosts and routers."""
-    prefill, other = (draw(cases().filter(lambda case: case.together)) for _ in range(2))
+    prefill, other = (draw(cases()) for _ in range(2))
     longest = int((prefill.trace.prompt_tokens + prefill.trace.output_tokens).max())
     config = replace(draw(limits(prefill.config.block_size, longest)), policy=prefill.config.policy)
     rates = st.sampled_from([np.inf, 1e3, 7e4, 3e6])
@@ -252,7 +249,6 @@ def same(case: Case, *, fast: bool = False) -> None:
     assert quick.decision_names == slow.decision_names
     event("preempts" if slow.requests["preemptions"].any() else "no preemption")
     event("by priority" if case.config.policy == "priority" else "first come, first served")
-    event("together" if case.together else "apart")
     event("KV moves" if case.moves and (slow.events["event_kind"] == AT_ENGINE).any() else "KV stays")
     event("hits" if slow.requests["cached_tokens"].any() else "no hits")
     event("waits" if slow.iterations["waiting"].any() else "nobody waits")
@@ -280,7 +276,7 @@ def test_blocks_sent_longest_ago_are_forgotten_alike(remembers: int) -> None:
     for i, name in enumerate(3 * "abcaabbccbacd"):
         builder.add(name, arrival_s=0.05 * i, prompt_tokens=81, output_tokens=3, content=SystemPrompt(name, 64))
     config = EngineConfig(num_gpu_blocks=100)
-    same(Case(builder.build(), config, COSTS[0], HOSTS[0], 2, "prefix-affinity", {"remembers": remembers}, None, True))
+    same(Case(builder.build(), config, COSTS[0], HOSTS[0], 2, "prefix-affinity", {"remembers": remembers}, None))
 
 
 @given(st.sampled_from(FETCHES))
@@ -289,7 +285,7 @@ def test_transfers_that_end_together_all_end(source: str) -> None:
     for i, arrival_s in enumerate((0.0, 9.0, 9.0)):
         builder.add(str(i), arrival_s=arrival_s, prompt_tokens=81, output_tokens=3, content=SystemPrompt("one", 64))
     moves = Moves(source, 1e3, np.inf, 0.003, 100.0 * np.arange(9))
-    case = Case(builder.build(), EngineConfig(num_gpu_blocks=100), COSTS[0], HOSTS[0], 3, "round-robin", {}, None, True, moves)
+    case = Case(builder.build(), EngineConfig(num_gpu_blocks=100), COSTS[0], HOSTS[0], 3, "round-robin", {}, None, moves)
     same(case)
     assert case.in_arrays().requests["cached_tokens"].tolist() == [0, 64, 64 if source == "most" else 0]
 
@@ -301,7 +297,7 @@ def test_columns_of_a_trace_need_not_lie_side_by_side() -> None:
     arrival_s, think_s, prompt, output = np.repeat(table, 2, axis=1)[:, ::2]
     strided = replace(trace, arrival_s=arrival_s, think_s=think_s, prompt_tokens=prompt.astype(int), output_tokens=output.astype(int))
     assert not strided.think_s.flags.c_contiguous
-    case = Case(strided, EngineConfig(max_model_len=64), COSTS[0], HOSTS[0], 2, "lmetric", {}, None, True)
+    case = Case(strided, EngineConfig(max_model_len=64), COSTS[0], HOSTS[0], 2, "lmetric", {}, None)
     slow, quick = case.event_by_event(), case.in_arrays(fast=True)
     np.testing.assert_array_equal(quick.requests["finish_s"], slow.requests["finish_s"])
 

@@ -23,7 +23,7 @@ from sim.engine.loop import Step, engine_loop
 from sim.engine.overlap import NO_WORK, HostWork
 from sim.engine.registry import make_scheduler
 from sim.engine.rows import layout as at
-from sim.engine.rows.loop import serve
+from sim.engine.rows.loop import advance, arrive
 from sim.engine.rows.made import fail, given_of, luck_of, make_core, requests_of
 from sim.engine.schedulers import VllmScheduler
 from sim.engine.step_clock import StepTime
@@ -100,12 +100,18 @@ def served(config: EngineConfig, cost: IterationCost, calls: list[tuple[int, Req
         own = [name for name in request.prompt_hashes if several[name] > 1]
         q["names"][i], q["depth"][i] = len(names), len(own)
         names += [numbers.setdefault(name, len(numbers)) for name in own]
-    e = make_core(config, cost.steps, q, np.array(names, dtype=np.int64), keep=True, heard=False)
+    e = make_core(config, cost.steps, q, np.array(names, dtype=np.int64), keep=True)
     s = at.row_of(e.engines, 0)
     s.row_room = s.entry_room = 10**9
-    if (reason := serve(e, given_of(cost.steps), len(calls))) != at.DONE:
-        fail(s, reason)
-    return e, s
+    given, coming = given_of(cost.steps), 0
+    while True:
+        while coming < len(calls) and e.requests[coming].arrives < s.wake + s.after_arrivals:
+            arrive(e, s, coming, e.requests[coming].arrives)
+            coming += 1
+        if s.wake >= at.NEVER:
+            return e, s
+        if reason := advance(e, s, given):
+            fail(s, reason)
 
 
 def a_load(rng: Random, block: int) -> tuple[list[tuple[int, Request]], int]:

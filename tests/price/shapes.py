@@ -1,9 +1,11 @@
 """Small models of every kind, and strategies for shapes and rates, shared by the tests of the bill and its price."""
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Sequence
 
 from hypothesis import strategies as st
 
+from sim.cost.api_server import SharedServer
 from sim.cost.batch import mixed_batch
 from sim.cost.rates import UNITS, Rates
 from sim.engine.interface import Iteration, Request
@@ -80,3 +82,16 @@ def iteration_of(contexts: Iterable[int], chunks: Iterable[tuple[int, int, int]]
     decodes = [(Request(f"d{i}", 0.0, n, 2, computed_tokens=n, generated_tokens=1), 1) for i, n in enumerate(contexts)]
     prefill = [(Request(f"p{i}", 0.0, end + 1 - rows, 1, computed_tokens=end - n), n) for i, (n, end, rows) in enumerate(chunks)]
     return Iteration(decodes + prefill)
+
+
+def departures(arrivals: Sequence[int], works: Sequence[int]) -> list[int]:
+    """Departures from a SharedServer of the jobs that arrive at these ticks (in order); those without work leave at once."""
+    server, left, inside = SharedServer(), list(arrivals), deque[int]()
+    for i, arrival in enumerate([*arrivals, None]):
+        while (leaves := server.next_departure()) is not None and (arrival is None or leaves <= arrival):
+            server.depart(leaves)
+            left[inside.popleft()] = leaves
+        if arrival is not None and works[i]:
+            server.arrive(arrival, works[i])
+            inside.append(i)
+    return left

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.cost.api_server import SharedServer, departures
+from sim.cost.api_server import SharedServer
 from sim.cost.graphs import CAPTURED, GRAPH_TOKENS, captured_padding
 from sim.cost.layer_work import Setting
 from sim.cost.mixer_work import latent_attention
@@ -13,7 +13,7 @@ from sim.cost.traffic import ALL_TO_ALL_OPS, traffic
 from sim.specs.model import LatentAttention
 from sim.specs.parallel import Link, Parallel
 from sim.specs.precision import Precision
-from tests.price.shapes import HYBRID_MOE
+from tests.price.shapes import HYBRID_MOE, departures
 
 
 @given(st.integers(0, 2 * GRAPH_TOKENS))

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.cost.api_server import departures
+from tests.price.shapes import departures
 
 WORK = 1000
 

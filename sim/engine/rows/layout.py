@@ -134,7 +134,6 @@ class EngineRow:
     max_defer: int = 0
     min_waiting: int = 0
     similarity: float = 0.0
-    heard: int = 1  # it stops where tokens are sent
     keep: int = 0  # a log
     settles: int = 0  # decodes may be steady
     # prices
@@ -282,7 +281,6 @@ class EngineRow:
     sent: int = 0
     priced: int = 0
     octave: int = 0
-    next_arrival: int = 0
     rows: int = 0
     entries: int = 0
     logged: int = 0  # rows of the log so far, those handed over among them

@@ -10,7 +10,6 @@ from __future__ import annotations
 from sim.engine.rows.kv import cached_prefix
 from sim.engine.rows.layout import (
     DECIDE,
-    DONE,
     IDLE,
     LAST,
     LAUNCH,
@@ -21,7 +20,6 @@ from sim.engine.rows.layout import (
     SENDS,
     SGLANG,
     STUCK,
-    TOO_LATE,
     WAITS,
     Core,
     EngineRow,
@@ -35,22 +33,6 @@ from sim.engine.rows.sending import begin_sending, end_sending
 from sim.engine.rows.sglang import collect_sglang, decide_sglang
 from sim.engine.rows.vllm import collect, decide
 from sim.engine.rows.waiting import add
-from sim.ticks import MOST_TICKS
-
-
-def serve(e: Core, given: Given, count: int) -> int:
-    """Serve `count` requests, in order of arrival, on the first replica, or stop for what is needed."""
-    s = e.engines[0]
-    while True:
-        while s.next_arrival < count and e.requests[s.next_arrival].arrives < s.wake + s.after_arrivals:
-            r = s.next_arrival
-            s.next_arrival += 1
-            arrive(e, s, r, e.requests[r].arrives)
-        if s.wake >= MOST_TICKS:
-            return DONE if s.wake == NEVER else TOO_LATE
-        reason = advance(e, s, given)
-        if reason:
-            return reason
 
 
 def arrive(e: Core, s: EngineRow, r: int, now: int) -> None:

@@ -42,7 +42,7 @@ def uncovered(config: EngineConfig) -> str:
     return "" if config.scheduler in _OF_KIND else f"engine {config.scheduler}"
 
 
-def engine_row(config: EngineConfig, steps: StepTime | None, most_tokens: int, keep: bool, heard: bool) -> Any:
+def engine_row(config: EngineConfig, steps: StepTime | None, most_tokens: int, keep: bool) -> Any:
     """One replica before the first arrival."""
     s = at.EngineRow()
     s.seqs, s.budget, s.block = config.max_num_seqs, config.max_num_batched_tokens, config.block_size
@@ -51,7 +51,7 @@ def engine_row(config: EngineConfig, steps: StepTime | None, most_tokens: int, k
     s.overlap, s.ranked, s.max_len = int(config.overlaps), int(config.policy == "priority"), config.max_model_len
     s.threshold, s.interval = config.long_prefill_token_threshold, config.prefill_schedule_interval
     s.latest_prefill = -s.interval
-    s.heard, s.keep = int(heard), int(keep)
+    s.keep = int(keep)
     _OF_KIND[config.scheduler](s, config)
     if steps is not None:
         take_prices(s, steps)
@@ -129,7 +129,6 @@ def make_core(
     replicas: int = 1,
     most_tokens: int | None = None,
     keep: bool = False,
-    heard: bool = True,
     arrays: bool = False,
     token_ticks: int = 0,
     warm: Ints | None = None,
@@ -141,7 +140,7 @@ def make_core(
     if most_tokens is None:
         most_tokens = int((requests["prompt"] + requests["output"]).max(initial=1))
     seqs, blocks = config.max_num_seqs, config.num_gpu_blocks - 1
-    one = engine_row(config, steps, most_tokens, keep, heard)
+    one = engine_row(config, steps, most_tokens, keep)
     slots = 1 << (2 * blocks).bit_length() if config.enable_prefix_caching and one.kind != at.LLAMACPP else 1
     host_slots, count_slots = (1 << (2 * most).bit_length() if most else 0 for most in (one.host_chunks, one.most_counted))
     one.mask, one.host_mask, one.count_mask, one.token_ticks = slots - 1, host_slots - 1, count_slots - 1, token_ticks

@@ -46,8 +46,6 @@ def end_sending(e: Core, s: EngineRow, it: IterationRow, count: int) -> None:
             if not e.sends[seat].last:
                 e.requests[e.sends[seat].request].fresh = s.fresh_tokens
     s.number += 1
-    if not s.heard:
-        s.sent = 0
     if s.keep:
         log = e.log[it.row]
         log.started, log.sent, log.sampled, log.gaps = it.started, s.now, s.sampled, s.gaps
