@@ -117,7 +117,6 @@ MOVES: dict[str, tuple[Callable[[str], bool], str]] = {
     ),
     "mamba-(ssm-)?(cache-)?dtype": (_not("auto", "float32"), "recurrent states are taken as float32"),
     "max-mamba-cache-size": (_always, "slots of states are sized as by default alone"),
-    "optimization-level|O": (_not("1", "2", "3"), "graphs are captured as by default, or none: --enforce-eager"),
     "embedding|embeddings|reranking|pooling|is-embedding": (_not("none"), WRITES),
     "task|runner|convert": (_not("auto", "generate", "none"), WRITES),
     "power-limit|gpu-power-limit": (_always, "the rates are those of cards at their own limit"),

@@ -23,6 +23,18 @@ def _count(value: str) -> int:
     return int(value)
 
 
+def _large(value: str) -> int:
+    """A count as vLLM reads it: 16k is 16,000, 16K is 16,384."""
+    if found := re.fullmatch(r"(\d+(?:\.\d+)?)([kmgt])|(\d+)([KMGT])", value):
+        return int(float(found[1]) * 1000 ** ("kmgt".index(found[2]) + 1)) if found[1] else int(found[3]) << 10 * ("KMGT".index(found[4]) + 1)
+    return _count(value)
+
+
+def _length(value: str) -> str:
+    """max_model_len: a count, or what the engine is to find by itself."""
+    return "auto" if value in ("auto", "-1") else str(_large(value)) if re.match(r"\d", value) else value
+
+
 def _dtype(value: str) -> str | None:
     return {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "auto": None}.get(value, value)
 
@@ -105,8 +117,8 @@ FLAGS: dict[str, dict[str, tuple[str, Reader]]] = {
         "model": ("model", _text),
         "model_id": ("model", _text),
         "max-num-seqs": ("max_num_seqs", _text),
-        "max-num-batched-tokens": ("max_num_batched_tokens", _count),
-        "max-model-len": ("max_model_len", _text),
+        "max-num-batched-tokens": ("max_num_batched_tokens", _large),
+        "max-model-len": ("max_model_len", _length),
         "gpu-memory-utilization": ("gpu_memory_utilization", _text),
         "block-size": ("block_size", _count),
         "long-prefill-token-threshold": ("long_prefill_token_threshold", int),
@@ -118,7 +130,7 @@ FLAGS: dict[str, dict[str, tuple[str, Reader]]] = {
         "max-loras": ("max_loras", _count),
         "engine-version": ("engine_version", known_version),
         "linear-backend": ("linear_backend", str.lower),
-        "kv-cache-memory-bytes": ("kv_cache_memory_bytes", _text),
+        "kv-cache-memory-bytes": ("options", _option("kv_cache_memory_bytes", _large)),
     },
     "sglang": SHARED
     | {
@@ -179,6 +191,11 @@ SWITCHES: dict[str, tuple[str, Any]] = {
     "language-model-only": ("options", {"language_model_only": True}),
     "disable-overlap-schedule": ("options", {"overlap_schedule": False}),
 }
+# Fields of a configuration that say how long a context may be, and no more: what of it is served is --max-model-len's
+POSITIONS = {"rope_scaling", "rope_parameters", "rope_theta", "max_position_embeddings", "original_max_position_embeddings"}
+OVERRIDES = ("hf-overrides", "json-model-override-args", "rope-scaling")
+JOINED = {"-O": "--compilation-config", "-cc": "--compilation-config", "-sc": "--speculative-config"}
+LEVELS: tuple[tuple[str, ...], ...] = (("--enforce-eager",), ("--compilation-config", '{"cudagraph_mode": "PIECEWISE"}'), (), ())
 DRAFTERS = {"ngram": "ngram", "eagle": "eagle", "eagle3": "eagle3", "mtp": "mtp", "nextn": "mtp", "draft_model": "draft_model"}
 # Connectors that hand KV to another server, whose role the file says elsewhere; those that keep it in this host's memory
 BETWEEN = re.compile(r"Nixl|P2pNccl|Mooncake(?!Store)|PyNccl|MoRIIO|Decode|DynamoNixl", re.IGNORECASE)
@@ -192,9 +209,45 @@ LMCACHE_CHUNK = 256  # tokens, by default
 WITHIN = re.compile(r"Offloading|LMCacheConnectorV1|SimpleCPUOffload")
 
 
+def _joined(words: Sequence[str]) -> list[str]:
+    """vLLM's words with parts of a flag's JSON object (`--speculative-config.method mtp`, `--spec-tokens 2`, `-cc.cudagraph_mode=NONE`)
+    put together, and levels of optimisation (`-O0`) as the flags that they stand for.
+    """
+    kept: list[str] = []
+    parts: dict[str, dict[str, Any]] = {}
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if level := re.fullmatch(r"(?:-O|--optimization[-_]level)=?([0-3])?", word):
+            if level[1] is None and (not rest or not re.fullmatch("[0-3]", rest[0])):  # the older spelling of a compilation's object
+                kept.append("--compilation-config")
+                continue
+            kept += LEVELS[int(level[1] or rest.pop(0))]
+        elif part := re.fullmatch(r"(--?[A-Za-z][\w-]*)\.([\w.-]+)(?:=(.*))?", word, re.DOTALL):
+            flag = JOINED.get(part[1].replace("_", "-"), part[1].replace("_", "-"))
+            _put_at(parts.setdefault(flag, {}), part[2].split("."), part[3] if part[3] is not None else "".join(rest[:1]))
+            rest = rest if part[3] is not None else rest[1:]
+        elif (part := re.fullmatch(r"--spec[-_](method|model|tokens)(?:=(.*))?", word)) is not None:
+            name = part[1].replace("tokens", "num_speculative_tokens")
+            _put_at(parts.setdefault("--speculative-config", {}), [name], part[2] if part[2] is not None else "".join(rest[:1]))
+            rest = rest if part[2] is not None else rest[1:]
+        else:
+            kept.append(word)
+    return kept + [word for flag, said in parts.items() for word in (flag, json.dumps(said))]
+
+
+def _put_at(tree: dict[str, Any], names: Sequence[str], text: str) -> None:
+    for name in names[:-1]:
+        tree = tree.setdefault(name, {})
+    try:
+        tree[names[-1]] = json.loads(text)
+    except ValueError:
+        tree[names[-1]] = text
+
+
 def split_flags(engine: str, words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
     """(flag, value) of a server's words, value None of a switch; a word that belongs to no flag comes as ("", word)."""
-    known, rest = FLAGS.get(engine, {}), list(words)
+    known, rest = FLAGS.get(engine, {}), _joined(words) if engine == "vllm" else list(words)
     while rest:
         word = rest.pop(0)
         if not word.startswith("-"):
@@ -225,8 +278,10 @@ def read_flag(name: str, engine: str, flag: str, value: str | None, options: dic
     elif flag in ("kv-offloading-backend", "connector") and value.lower() == "lmcache":  # the latter of Dynamo
         _put(options, "lmcache", True)
         _put(options, "options", {"chunk_tokens": LMCACHE_CHUNK})
-    elif flag in ("compilation-config", "O.", "cc"):
+    elif flag in ("compilation-config", "cc"):
         return _compilation(name, value, options)
+    elif flag in OVERRIDES and _of_positions(flag, value):
+        options["positions"] = flag
     elif flag in known:
         option, read = known[flag]
         try:
@@ -250,6 +305,15 @@ def read_flag(name: str, engine: str, flag: str, value: str | None, options: dic
             )
         return f"--{flag} ({reason})" if reason else ""
     return ""
+
+
+def _of_positions(flag: str, text: str) -> bool:
+    """Whether fields of the configuration that a flag changes say positions alone."""
+    try:
+        said = json.loads(text)
+    except ValueError:
+        return False
+    return isinstance(said, dict) and bool(said) and (flag == "rope-scaling" or said.keys() <= POSITIONS)
 
 
 def _negation(flag: str) -> tuple[str, Any]:
@@ -359,6 +423,7 @@ def _compilation(name: str, text: str, options: dict[str, Any]) -> str:
         return ""
     if "cudagraph_mode" in said or "full_cuda_graph" in said:
         _put(options, "options", {"decode_pieces": said.get("cudagraph_mode") == "PIECEWISE" or said.get("full_cuda_graph") is False})
-    if said.get("cudagraph_mode") in ("PIECEWISE", "FULL_AND_PIECEWISE") and len(said) == 1:
+    usual = {"level": (3,), "mode": (3, "VLLM_COMPILE"), "cudagraph_mode": ("PIECEWISE", "FULL_AND_PIECEWISE")}
+    if all(setting in usual.get(key, ()) for key, setting in said.items()):
         return ""
     return "--compilation-config (graphs are captured as by default)"

@@ -29,6 +29,7 @@ OF_OTHERS: dict[str, Any] = {
     "cuda_graph_max_bs": 0,
     "language_model_only": False,
     "warm_prefixes": False,
+    "kv_cache_memory_bytes": 0,
     **HOST_OPTIONS,
 }
 _NEEDS = dict.fromkeys((*KNOWN, "verify_s", "graph_reuse"), ("draft_tokens",)) | HOST_NEEDS

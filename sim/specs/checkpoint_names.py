@@ -14,7 +14,7 @@ from sim.errors import UsageError
 from sim.files import package_path
 from sim.specs import hf_config, nvfp4_files
 from sim.specs.fields import Fields
-from sim.specs.hub_names import FORMATS, HubName, is_named_after, readings, sizes, words
+from sim.specs.hub_names import FORMATS, HubName, inner_format, is_named_after, readings, sizes, words
 from sim.specs.lookup import did_you_mean, key
 from sim.specs.model import ModelSpec
 from sim.specs.quantisation import read
@@ -59,14 +59,23 @@ def find(name: str, catalogue: Mapping[str, str]) -> Named | None:
 def _relative(name: str, reading: HubName, catalogue: Mapping[str, str]) -> Named | None:
     """A fine-tune by the base that its name holds, the longest; UsageError where two bases fit equally."""
     own = words(name.rpartition("/")[2].partition(":")[0])
-    fits = {base: known for base, known in _bases(catalogue) if is_named_after(own, known) and (sizes(known) or len(known) > 2)}
+    fits = {base: known for base, known in _bases(catalogue) if is_named_after(own, known) and _tells(known)}
     if not fits:
         return None
     weights = {base: _weight(own, known) for base, known in fits.items()}
     best = sorted(base for base, weight in weights.items() if weight == max(weights.values()))
     if len(best) > 1:
         raise UsageError(f"model {name!r} is named after {best[0]} and {best[1]}: say which, {HOW}")
-    return Named(best[0], reading.format, reading.kv8, relative=True)
+    try:
+        form = reading.format or inner_format(name)
+    except ValueError as error:
+        raise UsageError(f"model {name!r}: {error}") from None
+    return Named(best[0], form, reading.kv8, relative=True)
+
+
+def _tells(known: tuple[str, ...]) -> bool:
+    """Whether words tell one model of a family: a size, three of them, or a version with a letter or a point (deepseek v3.1, glm 4.6)."""
+    return bool(sizes(known)) or len(known) > 2 or (len(known) == 2 and re.search(r"[a-z]\d|\d\.\d", known[1]) is not None)
 
 
 def _weight(own: tuple[str, ...], known: tuple[str, ...]) -> tuple[bool, int, int]:
@@ -84,8 +93,10 @@ def spec_of(name: str, named: Named, base: ModelSpec) -> ModelSpec:
     """The base's shape under this name, with its weights as the name says."""
     said = [f"{name}: shape of {base.name}" + (", after which it is named" if named.relative else "")]
     spec = base
-    if named.format == "16":
+    if named.format == "16" or (named.format == "gguf:16" and not base.expert_bits):
         spec, said = replace(spec, checkpoint=None, expert_bits=None), [*said, "weights of 16 bits"]
+    elif named.format == "gguf:16":
+        said.append("experts as their publisher stores them, the rest of 16 bits")
     elif named.format.startswith("gguf:"):
         kind = named.format[5:] or ("mxfp4_moe" if base.expert_bits else "q4_k_m")
         spec = replace(spec, checkpoint=None, expert_bits=None)

@@ -43,12 +43,12 @@ _BLOCK_FAMILIES = ("qwen", "qwq", "glm-5", "deepseek", "minimax", "step", "kimi"
 _TENSORS = {"nvidia", "redhatai", "neuralmagic", "amd", "mistralai", "tencent"}
 _KV8_OWNERS = {"nvidia": ("nvfp4", "fp8-tensor")}
 _NOT_SERVED = "exl2 exl3 aqlm hqq eetq quip vptq gguf-imatrix onnx openvino coreml mlc tensorrt engine"
-# Suffix -> format; "16" takes a quantisation off, "" says nothing of the weights. The longest that fits is taken.
+# Suffix -> format; "16" takes a quantisation off ("gguf:16" all but that of experts which their publisher stores in 4 bits), "" says nothing of the weights. The longest that fits is taken.
 _SUFFIXES: tuple[tuple[str, str], ...] = (
     (r"(?:unsloth[-_])?(?:bnb|nf4)(?:[-_]4bit)?|4bit[-_]bnb", "bnb-nf4"),
     (r"bnb[-_]8bit|8bit[-_]bnb", "bnb-int8"),
     (r"(?:awq|w4a16)[-_]?(?:int|w)?8(?:bit)?|awq[-_]8bit|int8[-_]awq", "awq-int8"),
-    (r"(?:int4[-_])?awq(?:[-_]?(?:int4|4bit|w4a16|g128|marlin))*|awq[-_]int4", "awq-int4"),
+    (r"(?:int4[-_])?awq(?:[-_]?(?:int4|4bit|w4a16|g128|marlin|lite|fp16mix))*|awq[-_]int4", "awq-int4"),
     (r"(?:int8[-_])?gptq[-_]?(?:int8|8bit|w8a16)", "gptq-int8"),
     (r"(?:int4[-_])?gptq(?:[-_]?(?:int4|4bit|4b|w4a16|g128|128g|marlin|int8mix))*", "gptq-int4"),
     (r"(?:quantized\.|qat[-_])?(?:int4[-_])?w4a16(?:[-_](?:ct|g\d+))?|(?:int4[-_])?auto[-_]?round(?:[-_]int4)?|int4", "w4a16"),
@@ -59,8 +59,8 @@ _SUFFIXES: tuple[tuple[str, str], ...] = (
     (r"fp8[-_](?:static[-_])?(?:kv|per[-_]?tensor|static)(?:[-_]per[-_]?tensor)?", "fp8-tensor"),
     (r"fp8", "fp8"),
     (r"mxfp8", "mxfp8"),
-    (r"(?:nv)?fp4(?:[-_](?:v\d|w4a4|fp8|qad|awq|w4a16|dynamic))*", "nvfp4"),
-    (r"mxfp4(?:[-_](?:moe|v\d))?", "mxfp4"),
+    (r"(?:nv)?fp4(?:a16)?(?:[-_](?:v\d|w4a4|fp8|qad|awq|w4a16|dynamic))*", "nvfp4"),
+    (r"mxfp4(?:a16)?(?:[-_](?:moe|v\d|q[48]))?", "mxfp4"),
     (r"bf16|fp16|f16|bfloat16", "16"),
     (r"(?:mlx[-_])?(?:4bit|q4)(?:[-_](?:mlx|dwq|g\d+|dq|hi))*", "mlx-4bit"),
     (r"(?:mlx[-_])?(?:8bit|q8)(?:[-_](?:mlx|dwq|g\d+))*", "mlx-8bit"),
@@ -68,7 +68,7 @@ _SUFFIXES: tuple[tuple[str, str], ...] = (
     (r"(?:i?q[2-8]_(?:[01k](?:_[sml])?|xs|nl))", "gguf:"),
     (
         r"instruct|chat|it|base|pt|hf|thinking|think|reasoning|reasoning[-_]plus|dpo|sft|rl|rl[-_]zero|preview|mlx|text|"
-        r"v\d(?:[._]\d)?|\d{4}|\d{6}|ct|qat|unquantized|original|latest|release|turbo|dynamic|unsloth",
+        r"v\d(?:[._]\d)?|(?:qwen|llama)[-_]distill|\d{4}|\d{6}|ct|qat|unquantized|original|latest|release|turbo|dynamic|unsloth",
         "",
     ),
 )
@@ -76,10 +76,11 @@ _COMPILED = [(re.compile(rf"(.+?)[-_.:]({pattern})", re.IGNORECASE), kind) for p
 # Words that make another model of a family: a name with one that the known name lacks is not read as it
 OTHERS = re.compile(
     "flash|air|lite|mini|nano|small|tiny|large|pro|max|plus|ultra|super|medium|micro|omni|vision|vl|audio|moe|draft|eagle3?|mtp|dflash|medusa|"
-    "hydra|speculator|assistant|lora|adapter|reward|prm|encoder|reranker|math|coder|code|next|exp|guard|linear"
+    "hydra|speculators?|multimodal|assistant|lora|adapter|reward|prm|encoder|reranker|math|coder|code|next|exp|guard|linear"
 )
 
 
+LIKE_FORMAT = re.compile(r".*(?:fp[468]|int[2-8]|awq|gptq|[2-8]bit|w[2-8]a\d|nf4|exl[23]|q[2-8]_).*", re.IGNORECASE)
 SIZE_TAG = re.compile(r"(?:[ae]?\d+(?:\.\d+)?(?:x\d+)?[bmt]|scout|maverick)\b", re.IGNORECASE)
 
 
@@ -104,7 +105,12 @@ def readings(name: str) -> Iterator[HubName]:
         raise ValueError("runs in Ollama's cloud, not on a GPU of yours")
     if SIZE_TAG.match(kind):  # Ollama's, whose weights are of 4 bits unless the tag says otherwise: qwen3:32b
         last, kind, found = f"{last}-{kind}", "", "gguf:q4_0" if kind.casefold().endswith("qat") else "gguf:"
-    found = _gguf(kind) if kind else found
+    try:
+        found = _gguf(kind) if kind else found
+    except ValueError:
+        if owner:
+            raise
+        last, found = f"{last}-{kind}", "gguf:"  # another word of an Ollama tag: granite4:tiny-h
     if last.lower().endswith(".gguf"):
         last, found = _file_of_gguf(last)
     owner = owner.rpartition("/")[2].casefold()
@@ -133,7 +139,7 @@ def _stripped(owner: str, stem: str, form: str) -> Iterator[tuple[str, str]]:
 def _owned(owner: str, stem: str, kind: str, form: str, word: str) -> str:
     """The format as its owner means the suffix `word` behind `stem`; a name without an owner is its maker's."""
     if kind == "gguf":
-        return form if form.startswith("gguf:") or form == "16" else "gguf:"
+        return form if form.startswith("gguf:") else "gguf:16" if form == "16" else "gguf:"
     if kind == "fp8":
         return (
             "fp8-block"
@@ -153,7 +159,7 @@ def _gguf(kind: str) -> str:
     """`gguf:TYPE` of what stands behind the colon; dynamic mixes count as their base. Raises ValueError for an unknown type."""
     plain = re.sub(r"^(?:ud|iq?\d*_?)?-", "", kind.casefold()).replace("-", "_")
     if plain in ("f16", "fp16", "bf16"):
-        return "16"
+        return "gguf:16"
     near = {**dict.fromkeys(("q4_k_xl", "q4_k_l", "q4_k"), "q4_k_m"), "q5_k_xl": "q5_k_m", "q6_k_xl": "q6_k", "q8_k_xl": "q8_0"}
     near |= {"q3_k_xl": "q3_k_m", "q3_k_l": "q3_k_m", "q3_k_s": "q3_k_m", "q2_k_xl": "q2_k", "q2_k_l": "q2_k", "mxfp4": "mxfp4_moe"}
     plain = near.get(plain, plain)
@@ -166,6 +172,22 @@ def _file_of_gguf(file: str) -> tuple[str, str]:
     """(stem, format) of a file's name: Qwen3-8B-Q4_K_M.gguf."""
     match = re.fullmatch(r"(.+?)[-._]((?:UD-)?(?:i?q\d|mxfp4|b?f16)\w*)\.gguf", file, re.IGNORECASE)
     return (match[1], _gguf(match[2])) if match else (file[:-5], "gguf:")
+
+
+def inner_format(name: str) -> str:
+    """The format that stands before a word of a fine-tune's own: `16` in gpt-oss-20b-BF16-abliterated; "" where none does. Raises ValueError
+    for a word that looks like a format and is none known here.
+    """
+    owner, _, last = name.rpartition("/")
+    parts = last.partition(":")[0].split("-")
+    for end in range(len(parts) - 1, 1, -1):
+        *_, (_, form) = _stripped(owner.casefold(), "-".join(parts[:end]), "")
+        if form:
+            return form
+    strange = next((part for part in parts[1:] if LIKE_FORMAT.fullmatch(part)), None)
+    if strange is not None:
+        raise ValueError(f"weights in {strange} are not known here")
+    return ""
 
 
 def words(name: str) -> tuple[str, ...]:
@@ -187,5 +209,5 @@ def is_named_after(name: tuple[str, ...], known: tuple[str, ...]) -> bool:
     rest = iter(name)
     if not known or not all(word in rest for word in known):
         return False
-    others = set(name) - set(known)
+    others = {part for word in set(name) - set(known) for part in (word, *word.split("."))}
     return not (sizes(tuple(others)) or any(map(OTHERS.fullmatch, others)))

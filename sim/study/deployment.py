@@ -356,6 +356,8 @@ class Deployment(Shown):
         if limits.lora is not None:
             adapters = limits.lora.adapters * limits.lora.params(self.model) * ACTIVATION_BYTES
             found = replace(found, weights=found.weights + adapters * self.parallel.stage_share(self.model) / self.tp)
+        if given := limits.options.get("kv_cache_memory_bytes"):
+            return replace(found, allowed=min(self.gpu.memory_bytes, found.weights + found.activations + float(given)))
         if limits.draft is None:
             return found
         own = loaded_weight_bytes(limits.draft, self.precision, self.tp)

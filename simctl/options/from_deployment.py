@@ -18,7 +18,7 @@ from sim.cluster.router import ROUTERS
 from sim.engine.other_flags import SILENT
 from sim.engine.registry import NOT_SIMULATED
 from sim.engine.server_flags import FLAGS, read_flag, split_flags
-from sim.engine.versions import NEWEST
+from sim.engine.versions import NEWEST, known_version
 from sim.errors import UsageError
 from sim.files import text_of
 from sim.specs.models import get_model, list_shapes
@@ -28,7 +28,7 @@ from simctl.options.shell_text import MOST_BYTES, Command, commands, engine_in, 
 from simctl.options.unit_files import dockerfile_commands, unit_commands
 
 VERSIONS = {"apps": ("v1",), "serving.kserve.io": ("v1alpha1", "v1alpha2", "v1beta1"), "nvidia.com": ("v1alpha1", "v1beta1")}
-VERSION = re.compile(r"vllm/vllm-openai:v?(\d+\.\d+(?:\.\d+)?)")
+VERSION = re.compile(r"(?:\bvllm-openai[:_]v?|\bvllm(?:\[[\w,-]+\])?==)(\d+\.\d+(?:\.\d+)?)")
 # Variables of an engine, and those that change no time: keys, logs, caches, where it listens
 VARIABLES = re.compile(
     r"\b((?:VLLM|SGLANG|SGL|NCCL|TORCH|LLAMA_ARG)_(?!API_KEY|LOGG|CONFIGURE_LOGG|USE_V1|HOST|PORT|NO_USAGE|DO_NOT|CONFIG_ROOT)(?!\w*CACHE)\w+)"
@@ -100,11 +100,24 @@ def read_deployment(path: Path) -> Found:
         roles = [role for document in documents for role, _ in servers_apart(path.name, document)]
         if "prefill" in roles and len(set(roles)) > 1:
             raise UsageError(f"{path.name}: prefill and decode are servers of their own: --fleet {path.name} reads both")
+        words = [words for document in documents for _, words in commands_of(path.name, document)]
         found = read_server(path.name, documents)
     else:
+        words = [each.words for each in servers]
         found = found_of(path, servers)
+    if role := next(iter({role_of_words(each) for each in words}), None):
+        raise UsageError(f"{path.name}: a server for {role} alone, which no request is served by: give the other one, too, and --fleet")
+    if found.options["engine"] == "vllm" and "engine_version" not in found.options:  # of what is installed before it starts
+        found.options |= _installed(re.sub(r"^\s*#.*", "", text, flags=re.MULTILINE))
     found.options |= front_of(text)
     return found
+
+
+def _installed(text: str) -> dict[str, str]:
+    """The version of vLLM that a text names once, where it is known and not the newest."""
+    said = set(VERSION.findall(text))
+    version = known_version(said.pop()) if len(said) == 1 else None
+    return {"engine_version": version} if version and not f"{version}.".startswith(f"{NEWEST}.") else {}
 
 
 def servers_of_text(path: Path, text: str) -> list[Command] | None:
@@ -232,6 +245,10 @@ def _settled(name: str, found: Found) -> None:
     for option, value in o.items():
         if isinstance(value, str) and (variable := unset_in(value)) is not None:
             raise UsageError(f"{name}: {option.replace('_', '-')}: {variable} is not set; {SETS}")
+    if (flag := o.pop("positions", None)) is not None:
+        if "max_model_len" not in o:
+            raise UsageError(f"{name}: --{flag} changes positions: how long may a context be? --max-model-len N in the file says it")
+        found.unused.append(f"--{flag} (positions alone: the length is --max-model-len's)")
     cached, size = o.pop("lmcache", False), o.pop("lmcache_gb", None)
     if cached:
         found.unused.append("LMCache's own rules (answered as vLLM's host tier of its size and chunks)")
@@ -392,7 +409,9 @@ def _around(name: str, document: Any, found: Found) -> None:
             every = said if isinstance(said, dict | list) else [said]
             listed = [each.get("name", "") if isinstance(each, dict) else each for each in every]
             names = [match[1] for variable in listed if (match := VARIABLES.match(str(variable)))]
-            found.unused += [variable for variable in names if variable not in MORE_ARGUMENTS]
+            found.unused += [variable for variable in names if variable not in (*MORE_ARGUMENTS, *found.unused)]
+        if isinstance(each.get("lora_config"), dict) and "enable_lora" not in (each.get("engine_kwargs") or {}):  # Ray's
+            found.unused.append("lora_config (adapters: engine_kwargs with enable_lora and max_loras say what is loaded at once)")
         bound = each["deployment_config"].get("max_ongoing_requests") if isinstance(each.get("deployment_config"), dict) else None
         if isinstance(bound, int) and bound > 0:  # Ray's, of a replica
             found.options.setdefault("most_at_once", bound)
