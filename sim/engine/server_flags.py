@@ -25,9 +25,11 @@ def _count(value: str) -> int:
 
 def _large(value: str) -> int:
     """A count as vLLM reads it: 16k is 16,000, 16K is 16,384."""
-    if found := re.fullmatch(r"(\d+(?:\.\d+)?)([kmgt])|(\d+)([KMGT])", value):
-        return int(float(found[1]) * 1000 ** ("kmgt".index(found[2]) + 1)) if found[1] else int(found[3]) << 10 * ("KMGT".index(found[4]) + 1)
-    return _count(value)
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgt])|(\d+)([KMGT])", value)
+    if found is None:
+        return _count(value)
+    number, letter = found[1] or found[3], found[2] or found[4]
+    return int(float(number) * (1000 if found[1] else 1024) ** ("kmgt".index(letter.lower()) + 1))
 
 
 def _length(value: str) -> str:

@@ -13,6 +13,7 @@ from sim.engine.server_flags import HOST_RULES
 from sim.engine.versions import NEWEST
 from sim.errors import UsageError
 from sim.planning import sglang_args
+from sim.specs.context import OF_YARN
 from sim.specs.linear_kernels import AUTO
 from sim.specs.stored import stored
 
@@ -140,6 +141,8 @@ def _vllm_flags(d: Deployment, config: EngineConfig) -> list[str]:
     found += ["--linear-backend", limits.linear_backend] if limits.linear_backend != AUTO else []
     found += ["--enforce-eager"] if limits.enforce_eager else []
     found += ["--max-num-seqs", str(seqs), "--max-num-batched-tokens", str(budget), "--max-model-len", str(config.max_model_len)]
+    if d.model.started is not None and d.model.started[1] == OF_YARN and config.max_model_len > (d.started or config.max_model_len):
+        found += ["--hf-overrides", json.dumps({"max_position_embeddings": d.model.max_context})]  # of which 0.30 and later serve no more
     found += ["--gpu-memory-utilization", f"{limits.memory_share:g}", "--block-size", str(config.block_size)]
     found += ["--enable-prefix-caching" if config.enable_prefix_caching else "--no-enable-prefix-caching"]
     found += ["--enable-chunked-prefill" if config.enable_chunked_prefill else "--no-enable-chunked-prefill"]

@@ -10,6 +10,9 @@ _LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length
 # Rotary scalings whose factor is in max_position_embeddings already, or that only change frequencies.
 _APART = ("default", "llama3", "longrope", "su", "mrope", "proportional")
 _OF_ORIGINAL = ("yarn", "deepseek_yarn", "deepseek_llama_scaling")
+# vLLM's first versions that start a model at less than it declares, where no length is said: LongRoPE's at its original length, whose
+# frequencies suit short requests, and YaRN's at `max_position_embeddings`, taken as scaled already (its configs of 0.11.2 to 0.33 read)
+OF_LONGROPE, OF_YARN = (0, 11), (0, 30)
 NO_LIMIT = 2**20  # of a model whose configuration declares none (recurrent ones)
 
 
@@ -30,6 +33,21 @@ def context_length(c: Fields) -> int:
 def beyond_context(name: str, declared: int, tokens: int) -> list[str]:
     """A sentence on more tokens than a model declares; none where it declares as many."""
     return [f"{name} declares {declared} tokens: {tokens} need rope scaling"] if tokens > declared else []
+
+
+def started_length(c: Fields) -> tuple[int, tuple[int, int]] | None:
+    """(tokens, version): what vLLM from that version on starts at, where that is less than the context declared."""
+    name = next((name for name in _LENGTHS if c.has(name)), None)
+    if name is None:
+        return None
+    declared = c.int(name)
+    for rope in _scalings(c):
+        kind = rope.text("rope_type" if rope.has("rope_type") else "type", "default")
+        if kind in ("longrope", "su") and c.has("original_max_position_embeddings"):
+            return c.int("original_max_position_embeddings"), OF_LONGROPE
+        if kind in _OF_ORIGINAL and _extended(rope, declared) > declared:
+            return declared, OF_YARN
+    return None
 
 
 def _scalings(c: Fields) -> Iterator[Fields]:

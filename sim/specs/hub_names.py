@@ -43,7 +43,8 @@ _BLOCK_FAMILIES = ("qwen", "qwq", "glm-5", "deepseek", "minimax", "step", "kimi"
 _TENSORS = {"nvidia", "redhatai", "neuralmagic", "amd", "mistralai", "tencent"}
 _KV8_OWNERS = {"nvidia": ("nvfp4", "fp8-tensor")}
 _NOT_SERVED = "exl2 exl3 aqlm hqq eetq quip vptq gguf-imatrix onnx openvino coreml mlc tensorrt engine"
-# Suffix -> format; "16" takes a quantisation off ("gguf:16" all but that of experts which their publisher stores in 4 bits), "" says nothing of the weights. The longest that fits is taken.
+# Suffix -> format; "16" takes a quantisation off ("gguf:16" all but that of experts that are published in 4 bits), "" says nothing of the
+# weights. The longest that fits is taken.
 _SUFFIXES: tuple[tuple[str, str], ...] = (
     (r"(?:unsloth[-_])?(?:bnb|nf4)(?:[-_]4bit)?|4bit[-_]bnb", "bnb-nf4"),
     (r"bnb[-_]8bit|8bit[-_]bnb", "bnb-int8"),
@@ -175,8 +176,8 @@ def _file_of_gguf(file: str) -> tuple[str, str]:
 
 
 def inner_format(name: str) -> str:
-    """The format that stands before a word of a fine-tune's own: `16` in gpt-oss-20b-BF16-abliterated; "" where none does. Raises ValueError
-    for a word that looks like a format and is none known here.
+    """The format that stands before a word of a fine-tune's own: `16` in gpt-oss-20b-BF16-abliterated; "" where none does. Raises
+    ValueError for a word that looks like a format and is none known here.
     """
     owner, _, last = name.rpartition("/")
     parts = last.partition(":")[0].split("-")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sim.specs.context import context_length
+from sim.specs.context import context_length, started_length
 from sim.specs.fields import Fields
 from sim.specs.mixers import Attention, NoMixer
 from sim.specs.mlps import DenseMlp, NoMlp
@@ -23,6 +23,7 @@ def _spec(c: Fields, layers: list[tuple[LayerGroup, int]], tables: int, head_bia
         groups=tuple(replace(group, count=group.count * times) for group, times in layers),
         tied_embeddings=c.bool("tie_word_embeddings", False),
         max_context=context_length(c),
+        started=started_length(c),
         extra_params=tables - stored_once,
         final_norm=0,
         head_bias=head_bias,

@@ -83,6 +83,7 @@ class LayerGroup:
 class ModelSpec:
     """A decoder's shape.
 
+    `started` is (tokens, version): the length at which vLLM from that version on starts unasked, where that is less than `max_context`.
     `extra_params` are resident but not read by a text decode step (vision tower, projector, tables of positions); `tower_params` are
     those of a tower and its projector, `image_bytes` what encoding the largest image takes: (on each GPU, divided by tensor parallelism),
     none of towers whose widths are not known. `expert_bits` is set
@@ -96,6 +97,7 @@ class ModelSpec:
     groups: tuple[LayerGroup, ...]
     tied_embeddings: bool
     max_context: int
+    started: tuple[int, tuple[int, int]] | None = None
     extra_params: int = 0
     tower_params: int = 0
     image_bytes: tuple[float, float] = (0.0, 0.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sim.specs.context import context_length
+from sim.specs.context import context_length, started_length
 from sim.specs.fields import Fields
 from sim.specs.mixers import Mixer
 from sim.specs.mlps import Mlp
@@ -26,6 +26,7 @@ def stacked(
         groups=tuple(LayerGroup(len(at), *key, indices=tuple(at), **(each or {})) for key, at in members.items()),
         tied_embeddings=c.bool("tie_word_embeddings", tied),
         max_context=context_length(c),
+        started=started_length(c),
         **more,
     )
 

@@ -222,6 +222,13 @@ class Deployment(Shown):
         return self.limits.max_model_len if isinstance(self.limits.max_model_len, int) else self.model.max_context
 
     @property
+    def started(self) -> int | None:
+        """The length at which this version of vLLM starts where none is said, if that is less than the model declares."""
+        tokens, first = self.model.started or (self.model.max_context, (0, 0))
+        applies = self.limits.engine == "vllm" and numbers(self.limits.engine_version) >= first and tokens < self.model.max_context
+        return tokens if applies else None
+
+    @property
     def links(self) -> Topology:
         """The topology given, or the GPU's."""
         return self.topology or default_topology(self.gpu)

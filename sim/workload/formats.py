@@ -51,10 +51,12 @@ SIGNS: dict[str, str] = {
     r'"requests"\s*:\s*\[[^]]*"in"\s*:': "weka",
     r'"turns"\s*:\s*\[\s*\{[^}]*"completed_at"': "agents",
     r'"arrival_time_ns"': "it looks like LLMServingSim's: write arrival_time_ns / 1e9 as arrival_s, and its tokens as prompt_token_ids",
-    r'"hash_ids"|"input_length"': "mooncake",
+    r'"hash_ids"|"input_length"|"text_input"': "mooncake",
     r'"conversations"\s*:\s*\[': "sharegpt",
     r"^\ufeff?TIMESTAMP,ContextTokens": "azure",
     r"^\ufeff?Timestamp,(Session ID,)?.*Request tokens": "burstgpt",
+    r'"ttfts"\s*:\s*\[': "log",
+    r'^\ufeff?\s*\{[^{}]*"prompt"\s*:': "custom",
 }
 
 
@@ -76,13 +78,22 @@ def load_trace(path: Path, trace_format: str, options: LoadOptions = DEFAULT) ->
     return trace
 
 
-def _looks_like(path: Path, trace_format: str) -> str:
-    """What a file that could not be read is, by how it begins; nothing where that is not known, or is the format it was read as."""
+def format_of(path: Path) -> str:
+    """The format that a file's beginning shows; simctl's own where it shows none. OSError when it cannot be read."""
     if path.is_dir():
-        return ""
+        return "servegen"
+    what = _sign(path)
+    return what if what in FORMATS else "jsonl"
+
+
+def _sign(path: Path) -> str:
+    """What of SIGNS a file begins like; nothing where that is none."""
     with path.open(encoding="utf-8", errors="replace") as file:
         head = file.read(HEAD)
-    for sign, what in SIGNS.items():
-        if re.search(sign, head):
-            return "" if what == trace_format else f"it looks like --trace-format {what}" if what in FORMATS else what
-    return ""
+    return next((what for sign, what in SIGNS.items() if re.search(sign, head)), "")
+
+
+def _looks_like(path: Path, trace_format: str) -> str:
+    """What a file that could not be read is, by how it begins; nothing where that is not known, or is the format it was read as."""
+    what = "" if path.is_dir() else _sign(path)
+    return "" if what == trace_format else f"it looks like --trace-format {what}" if what in FORMATS else what

@@ -34,7 +34,8 @@ def load_custom(path: Path, options: LoadOptions = DEFAULT) -> Trace:
         named = f"{path.name}: line {line}"
         check_text(record, named)
         prompt = text(field(record, "prompt", named), "prompt", named)
-        output = whole_number(record.get("output_tokens", options.output_tokens), "output_tokens", named)
+        said = record.get("output_tokens", record.get("output_tokens_count", options.output_tokens))  # the second is GuideLLM's
+        output = whole_number(said, "output_tokens", named)
         ids = pseudo_tokens(prompt, options.chars_per_token or CHARS_PER_TOKEN)
         builder.add(f"line {line}", arrival_s=0.0, prompt_tokens=len(ids), output_tokens=output, content=TokenIds(ids))
     return _noted(builder, options)

@@ -16,7 +16,7 @@ from sim.shown import Figures, Shown
 from sim.workload.agent_kinds import read_kinds
 from sim.workload.agent_sessions import SESSIONS_PER_S, AgentMixture, AgentSessions, draw_sessions
 from sim.workload.arrivals import jitter_within_buckets, with_arrivals
-from sim.workload.formats import load_trace
+from sim.workload.formats import format_of, load_trace
 from sim.workload.loader_options import LoadOptions
 from sim.workload.rate_curve import RateCurve, load_curve
 from sim.workload.redraw import Redraw
@@ -170,7 +170,7 @@ class Workload(Shown):
     def from_trace(
         cls,
         path: str | Path,
-        trace_format: str = "jsonl",
+        trace_format: str | None = None,
         *,
         limit: int | None = None,
         resample: int | None = None,
@@ -190,7 +190,8 @@ class Workload(Shown):
         max_concurrency: int | None = None,
         seed: int = 0,
     ) -> Workload:
-        """Requests of a trace file (sim.workload.formats), its first `limit`; at its own times, at `request_rate` or by `rate_curve`.
+        """Requests of a trace file (sim.workload.formats; unasked, in the format that its content shows), its first `limit`; at its own
+        times, at `request_rate` or by `rate_curve`.
 
         `replay` is how sessions are sent (Trace.replayed); `resample` draws so many requests with the trace's lengths instead.
         UsageError names what is wrong, OSError where the file cannot be read.
@@ -200,6 +201,7 @@ class Workload(Shown):
             seed=seed, start_s=start_s, duration_s=duration_s, prefix_block=prefix_block, time_unit=time_unit,
             chars_per_token=chars_per_token, assume_prefix=assume_prefix,
         )  # fmt: skip
+        trace_format = trace_format or format_of(path)
         trace = assuming_prefix(load_trace(path, trace_format, options), assume_prefix).replayed(replay).rate_scaled(rate_scale)
         trace = trace if limit is None else trace.head(limit)
         trace = trace if resample is None else resampled(trace, resample, rng)

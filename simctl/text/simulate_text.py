@@ -17,6 +17,7 @@ from sim.results.metrics import tenant_figures
 from sim.results.power import power_words
 from sim.results.slowest import burst_of
 from sim.results.tables import benchmark_table
+from sim.specs.context import OF_YARN
 from sim.specs.precision import checkpoint_notes
 from sim.study.deployment import Limits, default_batch_limits, kv_block_interval, refused_seqs
 from sim.study.epochs import LONGEST_S, too_long
@@ -214,6 +215,12 @@ def _print_tenants(run: Run) -> None:
         click.echo(f"{row}{figures['mean_ttft_ms']:>13.1f}{figures['p99_ttft_ms']:>13.1f}")
 
 
+def _of_yarn(d: Deployment) -> str:
+    """The flag without which vLLM refuses more of a YaRN file than the positions that it states."""
+    stated = d.model.started is not None and d.model.started[1] == OF_YARN
+    return f" --hf-overrides '{{\"max_position_embeddings\": {d.model.max_context}}}'" if stated else ""
+
+
 def _engine_notes(d: Deployment, config: EngineConfig, trace: Trace) -> list[str]:
     """Notes on the engine and its attention beyond the limits."""
     notes = []
@@ -222,6 +229,9 @@ def _engine_notes(d: Deployment, config: EngineConfig, trace: Trace) -> list[str
             f"max_model_len {config.max_model_len}: the KV pool holds no longer request; at the model's {d.model.max_context} vLLM would "
             f"not start, so start it with --max-model-len {config.max_model_len}, or auto"
         )
+    if d.limits.max_model_len == "auto" and (started := d.started) is not None and started < config.max_model_len:
+        asked = f"--max-model-len {config.max_model_len}{_of_yarn(d)}"
+        notes.append(f"max_model_len {config.max_model_len}: vLLM {d.limits.engine_version} starts at {started} unless asked: {asked}")
     if config.scheduler != "vllm":
         notes.append(f"engine: scheduling decisions of {config.scheduler}")
     if d.tp > 1 and d.links.way(d.tp) == "host" and (span := kv_block_interval(d)):

@@ -226,3 +226,26 @@ def test_lmcache_is_said_to_be_answered_as_the_engines_own_tier(tmp_path: Path, 
     assert found.options["kv_offloading_size"] == gib
     assert found.options["engine_option"] == ["chunk_tokens=256"]
     assert any("answered as vLLM's host tier" in each for each in found.unused)
+
+
+@pytest.mark.parametrize("line", ["pip install -q vllm==0.24.0", "# as before\nIMAGE=/images/vllm-openai_v0.24.0.sif"])
+def test_what_a_script_installs_is_its_version(tmp_path: Path, line: str) -> None:
+    assert read(tmp_path, f"#!/bin/sh\n{line}\nvllm serve {MODEL}\n").options["engine_version"] == "0.24.0"
+
+
+@pytest.mark.parametrize("words", ["--disaggregation-mode prefill", "--is-decode-worker"])
+def test_one_of_two_roles_is_no_server(tmp_path: Path, words: str) -> None:
+    with pytest.raises(UsageError, match=r"a server for (prefill|decode) alone"):
+        read(tmp_path, f"python3 -m dynamo.vllm --model {MODEL} {words}")
+
+
+def test_positions_are_overridden_where_a_length_is_said(tmp_path: Path) -> None:
+    text = f"""vllm serve {MODEL} --hf-overrides '{{"rope_scaling": {{"factor": 4}}}}'"""
+    assert read(tmp_path, f"{text} --max-model-len 131072").options["max_model_len"] == "131072"
+    with pytest.raises(UsageError, match="how long may a context be"):
+        read(tmp_path, text)
+
+
+def test_rays_adapters_are_named(tmp_path: Path) -> None:
+    server = f"model_loading_config: {{model_id: {MODEL}}}, engine_kwargs: {{}}, lora_config: {{max_num_adapters_per_replica: 4}}"
+    assert any("lora_config" in each for each in read(tmp_path, f"llm_configs: [{{{server}}}]").unused)

@@ -1,13 +1,14 @@
 """A server's flag is a setting here, known to change no time, or refuses the question by its name."""
 
 import json
+import shlex
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.engine.other_flags import MOVES, SMALL, known_without_effect, refusal
-from sim.engine.server_flags import FLAGS, SWITCHES, NotSimulated, read_flag
+from sim.engine.server_flags import FLAGS, SWITCHES, NotSimulated, read_flag, split_flags
 from sim.errors import UsageError
 
 # Flags as people write them, by engine, with a value that changes what a server does
@@ -155,3 +156,41 @@ def test_a_cache_of_a_width_without_rates_is_refused(value, kept):
     assert options.get("kv_dtype") == kept
     with pytest.raises(UsageError, match="--kv-cache-dtype nvfp4 is not simulated"):
         read_flag("f", "vllm", "kv-cache-dtype", "nvfp4", {})
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ("--speculative_config.method ngram --speculative_config.num_speculative_tokens=3", {"draft_tokens": 3, "drafter": "ngram"}),
+        ("--spec-method mtp --spec-tokens 2", {"draft_tokens": 2, "drafter": "mtp"}),
+        ("-cc.cudagraph_mode=PIECEWISE", {"decode_pieces": True}),
+        ("-O1", {"decode_pieces": True}),
+        ("--kv-cache-memory-bytes 20G", {"kv_cache_memory_bytes": 20 << 30}),
+    ],
+)
+def test_parts_of_an_object_are_put_together(words, options):
+    assert read_all(words)["options"] == options
+
+
+@pytest.mark.parametrize(
+    ("words", "setting"),
+    [
+        ("-O0", {"enforce_eager": True}),
+        ("-O.cudagraph_mode=NONE", {"enforce_eager": True}),
+        ("-O3", {}),
+        ("-O 2", {}),
+        ("--max-num-batched-tokens 16k", {"max_num_batched_tokens": 16_000}),
+        ("--max-model-len 16K", {"max_model_len": "16384"}),
+        ("--max-model-len -1", {"max_model_len": "auto"}),
+        ("""--hf-overrides '{"rope_parameters": {"rope_type": "yarn"}}'""", {"positions": "hf-overrides"}),
+    ],
+)
+def test_levels_and_letters_are_vllms(words, setting):
+    assert read_all(words) == setting
+
+
+def read_all(words):
+    found = {}
+    for flag, value in split_flags("vllm", shlex.split(words)):
+        assert read_flag("serve.sh", "vllm", flag, value, found) == ""
+    return found

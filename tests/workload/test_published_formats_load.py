@@ -7,7 +7,7 @@ import pytest
 
 from sim.errors import UsageError
 from sim.workload.content import BlockHashes
-from sim.workload.formats import FORMATS, load_trace
+from sim.workload.formats import FORMATS, format_of, load_trace
 from sim.workload.loader_options import LoadOptions
 from sim.workload.sources import TraceSource
 
@@ -200,3 +200,24 @@ def test_a_folder_is_no_file(tmp_path):
     for trace_format in FORMATS:
         with pytest.raises(UsageError):
             load_trace(tmp_path, trace_format)
+
+
+@pytest.mark.parametrize(
+    ("trace_format", "text"),
+    [
+        ("jsonl", '{"arrival_s": 0.0, "prompt_tokens": 5, "output_tokens": 1}'),
+        ("mooncake", '{"timestamp": 0, "input_length": 1200, "output_length": 5, "hash_ids": [7, 8, 9]}'),
+        ("mooncake", '{"timestamp": 0, "text_input": "a b", "output_length": 5}'),
+        ("azure", "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:00,1,1\n"),
+        ("burstgpt", "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"),
+        ("sharegpt", '[\n {"id": "a", "conversations": [' + "{}, " * 40_000),
+        ("custom", '{"prompt": "a", "output_tokens": 3}'),
+        ("otel", '{"resourceSpans": []}'),
+        ("weka", '{\n "id": "a", "block_size": 64,\n "requests": [{"t": 0.0, "in": 3}]}'),
+        ("agents", '{"session_id": "s", "turns": [{"completed_at": "2026-01-01"}]}'),
+    ],
+)
+def test_the_content_shows_the_format(tmp_path, trace_format, text):
+    (tmp_path / "sample").write_text(text)
+    assert format_of(tmp_path / "sample") == trace_format
+    assert format_of(tmp_path) == "servegen"
