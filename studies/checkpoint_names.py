@@ -52,6 +52,9 @@ FORMATS = {
 # Configurations that lack the word, of models whose published size says that one table serves input and output
 TIED = {"Phi-4-mini": "3.8B", "Qwen2.5-VL-3B": "3.8B", "Qwen2.5-Math-1.5B": "1.5B", "Qwen3.5-2B": "2B", "SmolLM2-1.7B": "1.7B"}
 
+LONGROPE = {"type": "longrope"}  # of Phi's, which lists of widths leave out
+FROM_MEMORY = "composed: widths as published, from memory; parameters agree with the published"
+
 # What Ollama and others call a base, where no rule reads it: distilled models by size, versions of one shape, sizes beside the name
 ALIASES = {
     "Llama-3.1-70B": ["deepseek-r1-70b", "Hermes-4-70B", "Hermes-3-70B"],
@@ -75,6 +78,14 @@ ALIASES = {
     "Granite-3.1-2B": ["Granite-3.2-2B", "Granite-3.3-2B"],
     "Command-R-35B": ["command-r", "c4ai-command-r-v01", "c4ai-command-r-08-2024"],
     "GLM-4.6": ["glm-4.6-357b"],
+    "GLM-4.5-Air": ["INTELLECT-3", "INTELLECT-3.1"],
+    "Qwen2.5-0.5B": ["Qwen2-0.5B"],
+    "Qwen3-14B": ["Hermes-4-14B"],
+    "Seed-OSS-36B": ["Hermes-4.3-36B"],
+    "Command-A-111B": ["c4ai-command-a-03-2025", "command-a"],
+    "Command-R-plus-104B": ["c4ai-command-r-plus", "c4ai-command-r-plus-08-2024", "command-r-plus"],
+    "Phi-3-medium-14B": ["Phi-3-medium-128k", "Phi-3-medium-4k", "phi3-14b"],
+    "OLMoE-1B-7B": ["OLMoE-1B-7B-0924", "OLMoE-1B-7B-0125"],
     "Nemotron-H-8B": ["Nemotron-H-8B-Reasoning-128K"],
     "Nemotron-H-47B": ["Nemotron-H-47B-Reasoning-128K"],
     "Step-3.7-Flash": ["Step-3.5-Flash"],  # its 45 layers are named by SGLang 0.5.23, its 196B and 11B are this shape's
@@ -84,7 +95,9 @@ ALIASES = {
 # Contexts of versions whose widths are the base's: Granite 3.1's is in its 2B's configuration
 CONTEXTS = {f"Granite-3.{version}-8B{end}": 131072 for version in (1, 2, 3) for end in ("", "-Instruct", "-Base")}
 CONTEXTS |= {"Step-3.5-Flash": 262144} | {f"Nemotron-H-{size}-Reasoning-128K": 131072 for size in ("8B", "47B")}  # their cards'
+CONTEXTS |= dict.fromkeys(("Phi-3-medium-4k-instruct", "Phi-3-mini-4k-instruct", "Phi-3-mini-4k"), 4096)
 STORED = {
+    "mistralai/Mistral-Large-3-675B-Instruct-2512": "fp8-tensor",
     "mistralai/Ministral-3-14B-Instruct-2512": "fp8-tensor",  # as the 3B and 8B beside it
     "QuantTrio/DeepSeek-V3.2-Exp-AWQ-Lite": "awq-int4",
     "amd/Kimi-K2.6-MXFP4": "mxfp4",
@@ -243,8 +256,12 @@ def main(argv: Sequence[str]) -> int:
         if file.stem in TIED:
             (config.get("text_config") or config)["tie_word_embeddings"] = config["tie_word_embeddings"] = True
             said += f"; tied by the published {TIED[file.stem]}"
+        if file.stem == "Phi-4-mini":
+            config |= {"original_max_position_embeddings": 4096, "rope_scaling": LONGROPE}
         shapes[file.stem] = {"source": said, "config": config}
-    for name, (said, config) in COMPOSED.items():
+    text = Path(__file__).with_name("remembered_shapes.json").read_text(encoding="utf-8")
+    remembered = {name: (f"{FROM_MEMORY} {params}", config) for name, (params, config) in json.loads(text).items()}
+    for name, (said, config) in (COMPOSED | remembered).items():
         if wrong := _off(name, config):
             raise SystemExit(f"{name}: {wrong}")
         shapes[name] = {"source": said, "config": pruned(config)}
