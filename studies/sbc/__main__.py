@@ -45,8 +45,8 @@ def main(arguments: list[str]) -> int:
             flush=True,
         )
         print(f"{name}: {time.perf_counter() - begin:.0f} s", file=sys.stderr)
-    if failed:
-        print(f"ranks not uniform: {', '.join(failed)}", file=sys.stderr)
+    said = f"ranks not uniform: {', '.join(failed)}" if failed else f"ranks uniform: {', '.join(given.models or STUDIES)}"
+    print(said, file=sys.stderr)
     return 1 if failed else 0
 
 
