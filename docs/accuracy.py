@@ -30,11 +30,13 @@ LISTED = ("ttft_s", "e2el_s")
 # Parts left out, as a reader meets them
 FIRST = {
     "A model, GPU and engine version that were measured, on another host": ("host",),
-    "One part that was not: model, family, fp8, two GPUs, version or scheduling": (
+    "One part never measured: model, family, fp8, two GPUs, engine version or scheduling": (
         "model", "family", "dtype", "tp", "version", "scheduling",
     ),
-    "A GPU that no engine was stepped on, by its chip, kernels or datasheet (two Hopper cards)": ("sibling", "kernels", "datasheet"),
-    "A kind of serving that was not: another engine, architecture, precision, stages, eager, adapters or drafts": (
+    "A GPU on which no iteration was measured; its chip, its kernels or its datasheet is known (two Hopper cards)": (
+        "sibling", "kernels", "datasheet",
+    ),
+    "A kind of serving never measured: another engine, architecture, precision, pipeline stages, eager, adapters or drafts": (
         "engine", "architecture", "precision", "parallel", "eager", "adapters", "drafts",
     ),
 }  # fmt: skip
@@ -135,7 +137,10 @@ def first_lines(rows: list[Score]) -> str:
         return " to ".join(f"{each:.1f}" for each in dict.fromkeys((found[0], found[-1]))) + " %"
 
     lines = [f"**{what}**: E2EL {of(parts, 'e2el_s')}, TTFT {of(parts, 'ttft_s')}" for what, parts in FIRST.items()]
-    lines += [f"**Published results of other people's servers**: {public('all')}; {NEVER}: {public(NEVER)}", intervals_line(rows)]
+    lines += [
+        f"**Published results of other people's servers**: {public('all')}; on GPUs without a measured iteration: {public(NEVER)}",
+        intervals_line(rows),
+    ]
     return "\n".join(f"* {line}." for line in lines)
 
 
@@ -153,9 +158,9 @@ def intervals_line(rows: list[Score]) -> str:
     more, fewer = sum(share > high for share, _, high in shares), sum(share < low for share, low, _ in shares)
     held = sum(HELD[0] <= share <= HELD[1] for share, _, _ in shares)
     return (
-        f"**Intervals** of E2EL, by part and kind of load: {len(cells) - more - fewer} of {len(cells)} hold as many requests as right ones"
-        f" might, {more} hold more, {fewer} fewer. {held} hold {100 * HELD[0]:.0f} to {100 * HELD[1]:.0f} %: few servers stand behind"
-        " each, and requests of one are off alike"
+        f"**Intervals** of E2EL: the coverage of {len(cells) - more - fewer} of {len(cells)} pairs of a part and a kind of load agrees with"
+        f" 90 %; {more} cover more, {fewer} cover less. {held} cover {100 * HELD[0]:.0f} to {100 * HELD[1]:.0f} % of the requests. Coverage"
+        " scatters: few servers stand behind each pair, and requests of one server share its error"
     )
 
 
