@@ -12,11 +12,13 @@ from sim.engine.version_defaults import unmeasured_sds
 from sim.rates.links import link_cost, over_links, slowest
 from sim.rates.load import unmeasured_version
 from sim.specs.topology import Topology, Way
-from sim.units import format_seconds
+from sim.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
+    from sim.engine.overlap import HostWork
     from sim.study.deployment import Deployment
 
+OLDER, SAME_KV = "0.11", 0.03  # a version as much in use, and the share of KV from which it is told
 SEQUENCES, CONTEXT = 16.0, 1024.0  # of the decode step that is told both ways
 
 
@@ -34,6 +36,16 @@ def assumed(d: Deployment, rates: RateDraws) -> list[str]:
         version, (step_sd, _) = d.limits.engine_version, unmeasured_sds(d.limits.engine_version)
         found.append(f"vllm {version} was measured nowhere: steps of the versions measured, wider (log sd {step_sd:g})")
     return found
+
+
+def with_older(d: Deployment, rates: RateDraws, host: HostWork) -> str:
+    """A decode step and KV of OLDER, which decides each iteration after the one before, in words, beside the deployment's own."""
+    other = replace(d, limits=replace(d.limits, engine_version=OLDER, gpu_memory_utilization=d.limits.memory_share))
+    here = _step_s(d, rates)
+    there = here + host.iteration_s + SEQUENCES * host.sequence_s
+    kept, left = (max(each.memory().free, 0.0) for each in (d, other))
+    kv = f", and KV has {format_bytes(left)} for {format_bytes(kept)}" if abs(left - kept) > SAME_KV * kept else ""
+    return f"{OLDER} takes {format_seconds(there)} for {format_seconds(here)} a decode step of {SEQUENCES:g} sequences{kv}"
 
 
 def _both_ways(d: Deployment, rates: RateDraws, taken: str, otherwise: str, links: Topology) -> str:

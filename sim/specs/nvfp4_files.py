@@ -49,3 +49,9 @@ def config_of(name: str, base: str) -> dict[str, Any]:
         return {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized", "config_groups": _GROUPS}
     left_out = next((modules for words, modules in _LEFT_OUT if re.search(words, said)), ())
     return {"quant_method": "modelopt", "quant_algo": "NVFP4", "exclude_modules": list(left_out)}
+
+
+def leaves_out(base: str) -> bool:
+    """Whether published NVFP4 files of a base keep linear layers in more bits than 4."""
+    config = config_of(base, base)
+    return "config_groups" in config or bool(config["exclude_modules"])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sim.errors import UsageError
-from sim.specs import gguf
+from sim.specs import gguf, nvfp4_files
 from sim.specs.gpu import GpuSpec
 
 if TYPE_CHECKING:
@@ -99,7 +99,11 @@ def checkpoint_notes(model: ModelSpec, precision: Precision) -> list[str]:
     """Notes on a checkpoint that was read, or that was set aside."""
     checkpoint = model.checkpoint
     if checkpoint is None:
-        return list(model.notes)
+        wider = precision.weights == "nvfp4" and nvfp4_files.leaves_out(model.name)
+        return [
+            *model.notes,
+            *([f"nvfp4 of every linear layer: {model.name}-NVFP4 as published keeps more; name it"] if wider else []),
+        ]
     if precision.weights != checkpoint.dtype:
         return [*model.notes, f"--dtype {precision.weights} sets aside how the checkpoint is stored ({checkpoint.said})."]
     cache = f"; KV cache {checkpoint.kv_dtype} by the checkpoint" if checkpoint.kv_dtype == precision.kv else ""

@@ -11,7 +11,7 @@ import click
 from sim.closed_form.fidelity import risk_sentence
 from sim.engine.config import EngineConfig
 from sim.engine.versions import NEWEST
-from sim.rates.assumed import assumed
+from sim.rates.assumed import assumed, with_older
 from sim.rates.load import OUTSIDE, scope_notes
 from sim.results.metrics import tenant_figures
 from sim.results.power import power_words
@@ -19,7 +19,7 @@ from sim.results.slowest import burst_of
 from sim.results.tables import benchmark_table
 from sim.specs.context import OF_YARN
 from sim.specs.precision import checkpoint_notes
-from sim.study.deployment import Limits, default_batch_limits, kv_block_interval, refused_seqs
+from sim.study.deployment import default_batch_limits, kv_block_interval, refused_seqs
 from sim.study.epochs import LONGEST_S, too_long
 from sim.study.simulate import Goal
 from sim.study.studied import PlannedPool, Study
@@ -55,7 +55,7 @@ def _notes(pool: PlannedPool, study: Study, explain: bool) -> Iterator[str]:
         yield f"rates: {rates.summary}"
         yield f"host overhead: {pool.host.source.text()}"
     else:
-        yield f"{grounds(deployment, rates)}{_version_taken(deployment.limits)}."
+        yield f"{grounds(deployment, rates)}{_version_taken(pool)}."
         scope = [note for note in scope if rates.source.measured or not note.startswith(OUTSIDE)]
         always = len(checkpoint_notes(deployment.model, deployment.precision))  # what was read, and what was not
         more = len(scope) - always - 1
@@ -63,9 +63,13 @@ def _notes(pool: PlannedPool, study: Study, explain: bool) -> Iterator[str]:
     yield from (f"rates: {note}" for note in scope)
 
 
-def _version_taken(limits: Limits) -> str:
-    """The version of vLLM that is answered where none was said: older ones take longer, and start with less KV."""
-    return f"; {limits.engine_version} is answered (--engine-version)" if (limits.engine, limits.engine_version) == ("vllm", NEWEST) else ""
+def _version_taken(pool: PlannedPool) -> str:
+    """The version of vLLM that is answered where none was said, and what an older one would be."""
+    d = pool.spec.deployment
+    if (d.limits.engine, d.limits.engine_version) != ("vllm", NEWEST):
+        return ""
+    older = "" if d.limits.options.get("async_scheduling") is False else f": {with_older(d, pool.rates, pool.host.work)}"
+    return f"; {NEWEST} is answered (--engine-version{older})"
 
 
 def render(run: Run, explain: bool = False) -> None:

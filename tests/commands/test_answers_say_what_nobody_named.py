@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from sim import load_rates
+from sim.engine.overlap import HostWork
 from sim.engine.versions import NEWEST
-from sim.rates.assumed import assumed
+from sim.rates.assumed import assumed, with_older
 from sim.rates.load import OWNERS_SD
 from sim.rates.posterior import SIBLING_SD
 from sim.rates.source import RateSource
@@ -54,8 +55,17 @@ def test_a_topology_that_is_given_is_not_asked_after():
 
 @pytest.mark.parametrize(("asked", "said"), [((), True), (("--engine-version", "0.23"), False), (("--engine", "sglang"), False)])
 def test_a_version_that_nobody_said_is_named_with_the_option_that_says_it(asked, said):
-    out = run(*SHORT, "--model", "Llama-3.1-8B", "--gpu", "H100", *asked).stdout
-    assert (f"; {NEWEST} is answered (--engine-version)." in out) == said
+    out = " ".join(run(*SHORT, "--model", "Llama-3.1-8B", "--gpu", "H100", *asked).stdout.split())
+    assert (f"; {NEWEST} is answered (--engine-version: 0.11 takes " in out) == said
+
+
+def test_an_older_version_shows_its_host_work_and_keeps_less_kv():
+    host = HostWork(1e-3, 1e-5)
+    d = Deployment.of("gpt-oss-120b", "H100", gpu_memory_utilization=0.95, max_num_batched_tokens=1024)
+    words = with_older(d, load_rates(d, draws=2), host).split()
+    there, here, left, kept = (float(words[i]) for i in (2, 5, -5, -2))
+    assert there - here == pytest.approx(1.16, abs=0.1)
+    assert left < 3 < kept
 
 
 def test_a_version_that_nobody_measured_is_in_the_first_lines():

@@ -18,7 +18,7 @@ from sim.errors import UsageError
 from sim.files import package_path
 from sim.specs import checkpoint_names
 from sim.specs.models import _index, get_model, list_shapes
-from sim.specs.precision import Precision
+from sim.specs.precision import Precision, checkpoint_notes
 
 IDS = list(csv.DictReader((Path(__file__).parents[1] / "data" / "hub_ids.csv").read_text(encoding="utf-8").splitlines()))
 # suffix -> (weights, KV cache) by the conventions of the owners, as their files say
@@ -280,3 +280,9 @@ def test_a_checkpoint_has_its_own_format_and_context_not_those_of_its_base(name,
 
 def test_an_alias_of_the_catalogue_has_its_own_context():
     assert [get_model(name).max_context for name in ("Qwen2.5-7B", "Qwen2.5-7B-Instruct")] == [131072, 32768]
+
+
+def test_nvfp4_asked_of_a_base_says_that_published_files_keep_more():
+    notes = {base: checkpoint_notes(get_model(base), Precision("nvfp4", "bf16")) for base in ("Qwen3.6-27B", "Llama-3.1-8B")}
+    assert any("Qwen3.6-27B-NVFP4" in note for note in notes["Qwen3.6-27B"])
+    assert notes["Llama-3.1-8B"] == []
