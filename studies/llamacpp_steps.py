@@ -2,7 +2,7 @@
 
 docs/data/llamacpp-steps.csv holds medians of steps in process (`python studies/llamacpp_bench.py`). What a step of Llama-3.1-8B takes
 beyond its other terms is its linear layers' time by rows; a weight is taken to need as long in all of them. OUT.npz: the packaged surfaces
-with that one.
+with those of its two types.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from studies.kernel_tables.gemm_fit import SIZES, pack
 from studies.program import program
 
 DATA = Path("docs/data/llamacpp-steps.csv")
-CARD, LEARNT = "H100", ("Llama-3.1-8B", "q4_k_m")
-HELD_OUT = (("Qwen3-14B", "q4_k_m"), ("Llama-3.2-3B", "q4_k_m"), ("Llama-3.1-8B", "q8_0"))  # the last is of kernels not learnt
+CARD, LEARNT = "H100", (("Llama-3.1-8B", "q4_k_m"), ("Llama-3.1-8B", "q8_0"))
+HELD_OUT = tuple((model, dtype) for _, dtype in LEARNT for model in ("Qwen3-14B", "Llama-3.2-3B"))
 MICRO_BATCH = 512
 
 
@@ -77,7 +77,7 @@ def predicted(step: Step, dtype: str) -> tuple[float, float, float, float]:
     return found.seconds, found.low, found.high, found.terms["linear layers"]
 
 
-def learnt(found: Sequence[Step], of: tuple[str, str] = LEARNT) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def learnt(found: Sequence[Step], of: tuple[str, str]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """(rows, seconds a weight): medians over decodes and prompts of one model."""
     weights = sum(layers * gemm.k * gemm.n for gemm, layers in gemms_of(Deployment.of(of[0], gpu=CARD).model))
     by_rows: dict[int, list[float]] = {}
@@ -89,24 +89,24 @@ def learnt(found: Sequence[Step], of: tuple[str, str] = LEARNT) -> tuple[NDArray
     return rows, np.array([np.median(by_rows[int(count)]) for count in rows])
 
 
-def surface(rows: NDArray[np.float64], seconds: NDArray[np.float64]) -> Surface:
-    """The surface of those times: the same seconds a weight at any size."""
+def surface(kernel: str, rows: NDArray[np.float64], seconds: NDArray[np.float64]) -> Surface:
+    """The surface of a kernel's times: the same seconds a weight at any size."""
     sixteen = gemms_on(get_gpu(CARD))
     assert sixteen is not None
     best = roofline(sixteen)
-    empty = Surface(SIZES, rows, np.zeros((SIZES.size, rows.size)), best.bytes_per_s, best.flops_per_s, KERNEL_BYTES[LLAMA_CPP])
+    empty = Surface(SIZES, rows, np.zeros((SIZES.size, rows.size)), best.bytes_per_s, best.flops_per_s, KERNEL_BYTES[kernel])
     over = [np.log(seconds * size) - np.log(empty.roofline_s(float(size), rows)) for size in 2.0**SIZES]
     return replace(empty, log_over=np.array(over))
 
 
 def kernels(found: Sequence[Step]) -> None:
-    """Print what a weight takes by rows in each model of the type learnt, and what attention reaches: by a decode's and a chunk's longest
-    and shortest contexts.
+    """Print what a weight takes by rows in each model, and what attention reaches: by a decode's and a chunk's longest and shortest
+    contexts.
     """
-    for of in (each for each in (LEARNT, *HELD_OUT) if each[1] == LEARNT[1]):
+    for of in (*LEARNT, *HELD_OUT):
         rows, seconds = learnt(found, of)
         print(f"{'rows':29}" + "".join(f"{count:6.0f}" for count in rows))
-        print(f"{of[0]:14} ps a weight    " + "".join(f"{1e12 * each:6.2f}" for each in seconds))
+        print(f"{of[0]:14} {of[1]:6} ps a w " + "".join(f"{1e12 * each:6.2f}" for each in seconds))
         model = Deployment.of(of[0], gpu=CARD).model
         mixer, mine = model.groups[0].mixer, [step for step in found if (step.model, step.dtype) == of and step.sequences == 1]
         assert isinstance(mixer, Attention)
@@ -121,7 +121,7 @@ def kernels(found: Sequence[Step]) -> None:
 
 def score(found: Sequence[Step]) -> None:
     """Print measured and predicted steps, then errors by model and type."""
-    for model, dtype in (LEARNT, *HELD_OUT):
+    for model, dtype in (*LEARNT, *HELD_OUT):
         errors, inside = [], 0
         for step in (each for each in found if (each.model, each.dtype) == (model, dtype)):
             seconds, low, high, _ = predicted(step, step.dtype)
@@ -130,7 +130,7 @@ def score(found: Sequence[Step]) -> None:
             shape = f"{step.sequences:3} x {step.context:6}" if step.kind == "decode" else f"{step.tokens:3} of {step.context:5}"
             figures = f"{1e3 * step.seconds:8.2f} ms  predicted {1e3 * seconds:8.2f} {100 * errors[-1]:+5.0f} %"
             print(f"{model:14} {step.kind:7} {shape} {figures}")
-        role = "learnt from" if (model, dtype) == LEARNT else "held out"
+        role = "learnt from" if (model, dtype) in LEARNT else "held out"
         print(f"{model} {dtype}, {role}: {len(errors)} steps, median error {100 * np.median(np.abs(errors)):.0f} %, {inside} in their 90 %")
 
 
@@ -142,13 +142,14 @@ def main(argv: Sequence[str]) -> int:
         score(found)
         kernels(found)
         return 0
-    rows, seconds = learnt(found)
-    for count, each in zip(rows, seconds, strict=True):
-        print(f"{count:4.0f} rows {1e12 * each:6.2f} ps a weight")
     with package_path("sim", "data/kernel_surfaces.npz").open("rb") as file:
         kept = read_surfaces(file)
-    source = "layers of vLLM 0.23, and steps of llama.cpp, on an H100, one model each"
-    pack(kept | {(CARD, LLAMA_CPP): surface(rows, seconds)}, Path(argv[0]), source)
+    for of in LEARNT:
+        rows, seconds = learnt(found, of)
+        kernel = LLAMA_CPP[of[1]]
+        kept[CARD, kernel] = surface(kernel, rows, seconds)
+        print(kernel, "ps a weight", {int(count): round(1e12 * each, 2) for count, each in zip(rows, seconds, strict=True)})
+    pack(kept, Path(argv[0]), "layers of vLLM 0.23, and steps of llama.cpp, on an H100, one model each")
     return 0
 
 

@@ -50,10 +50,9 @@ PADDING = 1.0
 KERNELS_ON = "H100"  # where kernels of quantised weights were measured
 # Kernels that take as long with faster memory: the linear layers of one stream of an 8B, AWQ by Machete, take 3.06 ms on an H100 (layers
 # timed), 2.96 on an H200 (served). Marlin's gain by it.
-# llama.cpp's read 1.5 TB/s at one row of an H100, however wide a weight is; types of 8 bits and more were not measured.
-NOT_BY_MEMORY = ("machete", "mmq")
-LLAMA_CPP = "mmq"
-FEW_BITS = tuple(name for name in GGUF if nominal_bytes(name) < 1.0)
+# llama.cpp's read 1.5 TB/s at one row of an H100, however wide a weight of fewer than 8 bits is, and 2.1 TB/s of q8_0.
+NOT_BY_MEMORY = ("machete", "mmq", "mmq-q8_0")
+LLAMA_CPP = {name: "mmq" for name in GGUF if nominal_bytes(name) < 1.0} | {"q8_0": "mmq-q8_0"}  # its kernels by type of weights
 STAND_INS = {"deep_gemm": "cutlass"}  # a kernel that was not measured, and one of the same format that was
 SIMILAR_LOG_SIZE = 0.5  # of the logarithm of a GEMM's weights: within a factor of about 1.6 others tell of it
 
@@ -138,13 +137,13 @@ def quantised_gemm_surface(model: ModelSpec, precision: Precision, gpu: GpuSpec 
 
     On a chip that was measured with other memory, kernels take as many seconds beyond their roofline as they do there.
     """
-    kernel = LLAMA_CPP if precision.weights in FEW_BITS else precision.kernel or linear_kernel(storage_format(model, precision), gpu)
+    kernel = LLAMA_CPP.get(precision.weights) or precision.kernel or linear_kernel(storage_format(model, precision), gpu)
     return None if gpu is None else kernel_surface(STAND_INS.get(kernel, kernel), gpu)
 
 
 def chip_of(gpu: GpuSpec | None, precision: Precision, own_kernels: bool) -> GpuSpec | None:
     """The GPU by whose measured kernels a step is priced: none for an engine with kernels of its own, but where those were measured."""
-    known = gpu is not None and precision.weights in FEW_BITS and kernel_surface(LLAMA_CPP, gpu) is not None
+    known = gpu is not None and kernel_surface(LLAMA_CPP.get(precision.weights, ""), gpu) is not None
     return gpu if known or not own_kernels else None
 
 

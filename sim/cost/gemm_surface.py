@@ -26,8 +26,10 @@ from sim.specs.precision import DTYPE_BYTES
 Array = NDArray[np.float64]
 PACKAGED = ("data/gemm_surfaces.npz", "data/kernel_surfaces.npz")
 # Bytes of a weight by kernel of quantised weights as it was measured: scales of groups of 128, for Marlin zero points, too (AWQ); blocks of
-# fp8 of 128 by 128; for llama.cpp's, q4_k_m.
-KERNEL_BYTES = {"machete": 4.125 / 8, "marlin": 4.15625 / 8, "cutlass": 1.0 + 4.0 / 128**2, "mmq": 4.9 / 8}
+# fp8 of 128 by 128; for llama.cpp's, q4_k_m and q8_0.
+KERNEL_BYTES = {
+    "machete": 4.125 / 8, "marlin": 4.15625 / 8, "cutlass": 1.0 + 4.0 / 128**2, "mmq": 4.9 / 8, "mmq-q8_0": 8.5 / 8,
+}  # fmt: skip
 BY_TABLES = "kernel tables"  # origin of a GPU as if it were known by kernel tables alone
 
 

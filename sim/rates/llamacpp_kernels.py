@@ -1,6 +1,6 @@
 """llama.cpp's own kernels and sampling on a GPU where no server of it was measured: what they cost on an H100, in place of an engine's.
 
-Whole steps in process of one build (early 2025) with two dense models in q4_k_m: docs/log/2026-11-28-llama-cpp-on-an-h100.md. The
+Whole steps in process of one build (early 2025) with dense models in q4_k_m and q8_0: docs/log/2026-11-28-llama-cpp-on-an-h100.md. The
 kernels of its linear layers are a surface (sim.cost.gemm), on chips of the H100. On other GPUs they lean by what is known of two cards.
 """
 

@@ -12,7 +12,7 @@ from studies.llamacpp_steps import HELD_OUT, predicted, steps
 from tests.cli import run
 
 
-@pytest.mark.parametrize(("held_out", "error"), [(HELD_OUT[0], 0.1), (HELD_OUT[1], 0.25)])
+@pytest.mark.parametrize(("held_out", "error"), [*zip(HELD_OUT, (0.1, 0.25, 0.15, 0.2), strict=True)])
 def test_steps_of_a_model_held_out_lie_inside(held_out, error):
     found = [(step.seconds, *predicted(step, step.dtype)[:3]) for step in steps() if (step.model, step.dtype) == held_out]
     seconds, point, low, high = np.array(found).T
@@ -37,6 +37,7 @@ def test_rows_count_for_kernels_that_take_one_after_the_other():
         return step_time(d, [64] * sequences, (), load_rates(d)).terms["linear layers"]
 
     assert seconds(8, engine="llamacpp", dtype="q4_k_m") > 3 * seconds(1, engine="llamacpp", dtype="q4_k_m")
+    assert seconds(8, engine="llamacpp", dtype="q8_0") > 2 * seconds(1, engine="llamacpp", dtype="q8_0")
     assert seconds(8) < 1.1 * seconds(1)
 
 
