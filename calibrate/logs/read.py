@@ -84,6 +84,8 @@ def read_log(
     if text.lstrip()[:1] not in ("{", "["):
         if path.suffix.lower() in (".json", ".jsonl"):
             raise UsageError(f"{path.name}: not JSON: {KNOWN}")
+        if "," not in text.lstrip().partition("\n")[0]:  # what another tool prints
+            raise UsageError(f"{path.name}: {KNOWN}")
         return _csv(path.name, text, block_tokens, given)
     try:
         body = read_json(text)

@@ -71,6 +71,7 @@ class ModuleRules:
             else:
                 paths.setdefault(None, set()).add(pattern)
         self._paths = paths
+        self._anywhere: dict[str, bool] = {}  # by name, whatever the layer: a model has few names and many layers
         below = [translate(form) for glob in globs for form in (glob, f"{glob}.*")]
         self._globs = re.compile("|".join(below)) if globs else None
 
@@ -79,9 +80,10 @@ class ModuleRules:
         return any(self._covers(spelt, layer) for spelt in spellings(name))
 
     def _covers(self, name: str, layer: int | None) -> bool:
-        for rest in self._paths.get(None, ()):
-            if f".{rest}." in f".{name}.":
-                return True
+        if name not in self._anywhere:
+            self._anywhere[name] = any(f".{rest}." in f".{name}." for rest in self._paths.get(None, ()))
+        if self._anywhere[name]:
+            return True
         where = name if layer is None else f"{layer}.{name}"
         if layer is not None:
             mine = self._paths.get(str(layer), ())

@@ -28,7 +28,7 @@ from simctl.options.shell_text import MOST_BYTES, Command, commands, engine_in, 
 from simctl.options.unit_files import dockerfile_commands, unit_commands
 
 VERSIONS = {"apps": ("v1",), "serving.kserve.io": ("v1alpha1", "v1alpha2", "v1beta1"), "nvidia.com": ("v1alpha1", "v1beta1")}
-VERSION = re.compile(r"(?:\bvllm-openai[:_]v?|\bvllm(?:\[[\w,-]+\])?==)(\d+\.\d+(?:\.\d+)?)")
+VERSION = re.compile(r"(?:\bvllm-openai(?:-rocm)?[:_]v?|\bvllm(?:\[[\w,-]+\])?==|\brocm/vllm:\S*?vllm_)(\d+\.\d+(?:\.\d+)?)")
 # Variables of an engine, and those that change no time: keys, logs, caches, where it listens
 VARIABLES = re.compile(
     r"\b((?:VLLM|SGLANG|SGL|NCCL|TORCH|LLAMA_ARG)_(?!API_KEY|LOGG|CONFIGURE_LOGG|USE_V1|HOST|PORT|NO_USAGE|DO_NOT|CONFIG_ROOT)(?!\w*CACHE)\w+)"
@@ -52,6 +52,8 @@ NOT_READ = {
     r"\A.*\.pbtxt$": "a model of Triton, whose engine is built elsewhere: give the command of a vLLM, SGLang or llama.cpp server",
     r"\A.*\.(nomad|hcl|tf)$|^\s*(job|resource)\s+\".*\{\s*$": "HCL (Nomad, Terraform) is not read: give the command that it starts",
     r"^apiVersion:\s*kaito\.sh/": "a preset of KAITO brings settings of its own: give the command that its pod starts",
+    r"nvidia\.com/gpu\.shared": "a card that several servers share (time slices) is not simulated; ask for the whole card",
+    r"amazonaws\.com/neuron|aws\.amazon\.com/neuron|huawei\.com/Ascend": "Neuron and Ascend are not simulated",
     r"nvidia\.com/mig-\d|\bMIG-[0-9a-f]": (
         "a slice of a card (MIG) is not simulated; as a card of its own, a YAML file for --gpu describes it"
     ),
@@ -200,9 +202,20 @@ def read_server(name: str, documents: Sequence[Any]) -> Found:
     for document in documents:
         servers += commands_of(name, document)
         _around(name, document, found)
+    found.options |= _scaled_by(documents)
     if not servers:
         raise UsageError(f"{name}: {NO_SERVER}")
     return _server(name, servers, found)
+
+
+def _scaled_by(documents: Sequence[Any]) -> dict[str, int]:
+    """Replicas that an autoscaler of Kubernetes or KEDA starts with, whatever its Deployment says."""
+    kinds = ("HorizontalPodAutoscaler", "ScaledObject")
+    specs = [
+        each["spec"] for each in documents if isinstance(each, dict) and each.get("kind") in kinds and isinstance(each.get("spec"), dict)
+    ]
+    least = [each.get("minReplicas", each.get("minReplicaCount")) for each in specs]
+    return {"replicas": least[0]} if len(least) == 1 and isinstance(least[0], int) and least[0] > 0 else {}
 
 
 def _server(name: str, servers: Sequence[tuple[str, list[str]]], found: Found) -> Found:
@@ -340,7 +353,7 @@ def _of_container(name: str, each: dict[str, Any]) -> list[tuple[str, list[str]]
     if (other := engine_in(image)) in NOT_SIMULATED:
         return [(str(other), words)]
     if (
-        any(re.match(r"dynamo\.(?!vllm|sglang)", word) for word in words)
+        any(re.match(r"dynamo\.(?!vllm|sglang|trtllm)", word) for word in words)
         or (words and re.fullmatch(r"(.*/)?(ba)?sh", words[0]) and not engine_in(" ".join(words)))
         or (not words and "model" not in each and not each.get("storageUri"))
     ):

@@ -39,6 +39,7 @@ SERVERS = {
         "enable_chunked_prefill": True,
         "enable_prefix_caching": True,
         "router": "prefix-affinity",
+        "engine_option": ["chunk_tokens=256"],
     },
     "chart-helm.yaml": {"model": "Qwen2.5-7B-Instruct", "dtype": "bf16", "replicas": 2},
     "kserve-isvc.yaml": {

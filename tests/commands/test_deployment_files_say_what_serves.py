@@ -249,3 +249,26 @@ def test_positions_are_overridden_where_a_length_is_said(tmp_path: Path) -> None
 def test_rays_adapters_are_named(tmp_path: Path) -> None:
     server = f"model_loading_config: {{model_id: {MODEL}}}, engine_kwargs: {{}}, lora_config: {{max_num_adapters_per_replica: 4}}"
     assert any("lora_config" in each for each in read(tmp_path, f"llm_configs: [{{{server}}}]").unused)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('limits: {nvidia.com/gpu.shared: 1}\nargs: ["--model", "x"]', "that several servers share"),
+        ("command: vllm serve x\nresources: {limits: {aws.amazon.com/neuron: 1}}", "Neuron and Ascend"),
+        ('command: [python3, -m, dynamo.trtllm]\nargs: ["--model-path", "x"]', "TensorRT-LLM is not simulated"),
+    ],
+)
+def test_what_no_engine_here_runs_on_is_named(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        read(tmp_path, text)
+
+
+def test_an_autoscalers_least_counts(tmp_path: Path) -> None:
+    deployment = f"kind: Deployment\nspec: {{replicas: 1, args: [vllm, serve, {MODEL}]}}\n"
+    text = f"{deployment}---\nkind: HorizontalPodAutoscaler\nspec: {{minReplicas: 3}}"
+    assert read(tmp_path, text).options["replicas"] == 3
+
+
+def test_images_of_rocm_say_their_version(tmp_path: Path) -> None:
+    assert read(tmp_path, f"image: rocm/vllm:rocm7.0_vllm_0.11.0\ncommand: vllm serve {MODEL}").options["engine_version"] == "0.11.0"
