@@ -24,7 +24,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 from inspect import signature
 from typing import Any, Protocol
 
@@ -44,11 +43,13 @@ from sim.cluster.policies import (
 )
 from sim.cluster.sent_blocks import SentBlocks
 from sim.engine.interface import Request
+from sim.engine.registry import made_by_path
 from sim.errors import UsageError
 from sim.specs.lookup import did_you_mean
 from sim.ticks import to_ticks
 
 VIEWS = ("sent", "cache")
+NEEDS = ("dispatch_s", "decision", "pick", "first_token", "finished")  # of a class of one's own
 MOST = 1e9  # of any number among the options
 
 
@@ -316,24 +317,14 @@ def make_router(name: str, replicas: int, block_size: int, capacity: int, option
     """
     known = router_options(name)
     if "." in name.strip("."):
-        return _named(name, replicas, block_size, capacity, options or {})
+        router: Router = made_by_path("router", name, NEEDS, replicas, block_size, capacity, **(options or {}))
+        return router
     given = {}
     for option, value in (options or {}).items():
         if option not in known:
             raise UsageError(f"router {name} has no option {option!r}{did_you_mean(option, known)}; it has {', '.join(known) or 'none'}")
         given[option] = _checked(option, value, known[option])
     return ROUTERS[name](replicas, block_size, capacity, **given)
-
-
-def _named(name: str, replicas: int, block_size: int, capacity: int, options: Mapping[str, Any]) -> Router:
-    module, _, kind = name.rpartition(".")
-    try:
-        router = getattr(import_module(module), kind)(replicas, block_size, capacity, **options)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise UsageError(f"router {name!r} cannot be made: {error}") from None
-    if missing := [each for each in ("dispatch_s", "decision", "pick", "first_token", "finished") if not hasattr(router, each)]:
-        raise UsageError(f"router {name!r} lacks {', '.join(missing)}")
-    return router  # type: ignore[no-any-return]
 
 
 def _checked(option: str, value: object, default: object) -> object:

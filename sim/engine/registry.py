@@ -5,7 +5,7 @@ An engine's module is imported when one is made: closed forms ask only for its l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
 from typing import Any
@@ -144,16 +144,21 @@ def engine_of(name: str) -> EngineKind:
 
 
 def _named(config: EngineConfig) -> Scheduler:
-    name = config.scheduler
-    module_name, _, class_name = name.rpartition(".")
+    needs = ("add", "schedule", "complete", "unfinished", "waiting", "kv_blocks_used")
+    scheduler: Scheduler = made_by_path("engine", config.scheduler, needs, config)
+    return scheduler
+
+
+def made_by_path(kind: str, path: str, needs: Sequence[str], /, *given: Any, **options: Any) -> Any:
+    """An object of the class at a dotted path. Raises UsageError where it cannot be made, or lacks one of the attributes that it needs."""
+    module, _, name = path.rpartition(".")
     try:
-        scheduler = getattr(import_module(module_name), class_name)(config)
+        made = getattr(import_module(module), name)(*given, **options)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise UsageError(f"engine {name!r} cannot be made: {error}") from None
-    missing = [each for each in ("add", "schedule", "complete", "unfinished", "waiting", "kv_blocks_used") if not hasattr(scheduler, each)]
-    if missing:
-        raise UsageError(f"engine {name!r} lacks {', '.join(missing)}")
-    return scheduler  # type: ignore[no-any-return]
+        raise UsageError(f"{kind} {path!r} cannot be made: {error}") from None
+    if missing := [each for each in needs if not hasattr(made, each)]:
+        raise UsageError(f"{kind} {path!r} lacks {', '.join(missing)}")
+    return made
 
 
 def make_scheduler(config: EngineConfig) -> Scheduler:

@@ -72,7 +72,7 @@ def load_rates(
     Raises SimctlError for a file that is no posterior or of another GPU, OSError when it cannot be read.
     """
     d = deployment
-    path = posterior or files.engine_posterior(d.gpu, d.limits.engine)
+    path = posterior or files.stack_posterior(d.gpu, d.limits.engine)
     known = files.rates_for(d.gpu, d.precision, path=path, draws=draws, seed=seed, tp=d.tp)
     if known.stack != ENGINE:
         raise SimctlError(f"{path}: rates of a decode step by {known.stack}, not of an engine: what-if takes them")

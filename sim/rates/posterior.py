@@ -352,13 +352,8 @@ def packaged_posterior(name: str) -> Path | None:
     return path if path.exists() else None
 
 
-def engine_posterior(gpu: GpuSpec, engine: str) -> Path | None:
-    """The packaged posterior of an engine on a GPU whose default is another's, or None."""
-    return packaged_posterior(f"{gpu.name}-{engine}") if gpu.origin == "catalogue" else None
-
-
 def stack_posterior(gpu: GpuSpec, stack: str) -> Path | None:
-    """The packaged posterior of a stack that is no engine on a GPU, or None."""
+    """The packaged posterior of a stack, or of an engine that is not the default, on a GPU of the catalogue; or None."""
     return packaged_posterior(f"{gpu.name}-{stack}") if gpu.origin == "catalogue" else None
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.cost.rates import Rates
-from sim.rates.posterior import engine_posterior, rates_for
+from sim.rates.posterior import rates_for, stack_posterior
 from sim.specs.gpus import get_gpu
 from sim.specs.precision import Precision
 from studies.replication.gb10_bursts import ENGINES, scheduled, served_rows
@@ -36,7 +36,7 @@ class Half:
 def engine_rates(engine: str) -> Rates:
     """Packaged rates [draw] of an engine, what the formula misses among them."""
     gpu = get_gpu("GB10")
-    return rates_for(gpu, Precision("nvfp4", "bf16"), path=engine_posterior(gpu, ENGINES[engine]), draws=DRAWS).draws
+    return rates_for(gpu, Precision("nvfp4", "bf16"), path=stack_posterior(gpu, ENGINES[engine]), draws=DRAWS).draws
 
 
 @functools.cache

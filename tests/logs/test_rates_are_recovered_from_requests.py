@@ -194,11 +194,11 @@ def test_rates_start_from_the_packaged_posterior_as_served():
 
 def test_llamacpp_starts_from_rates_of_its_own():
     from calibrate.logs.learn import served_priors
-    from sim.rates.posterior import engine_posterior, rates_for
+    from sim.rates.posterior import rates_for, stack_posterior
 
     run = known_logs.made_run()
     priors, _ = served_priors(run)
-    own = rates_for(run.gpu, run.precision, path=engine_posterior(run.gpu, "llamacpp")).point
+    own = rates_for(run.gpu, run.precision, path=stack_posterior(run.gpu, "llamacpp")).point
     # vLLM's servers hide host work, and its GEMMs are other kernels
     assert {name: priors[name].median for name in ("c_seq_s", "linear_flops_per_s")} == pytest.approx(
         {"c_seq_s": own.c_seq_s, "linear_flops_per_s": own.linear_flops_per_s}, rel=0.1
