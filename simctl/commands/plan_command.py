@@ -47,8 +47,9 @@ def command(file: Sequence[Path], out: str | None, more_time: bool, **options: A
     """
     target = writable(out)
     asked = [_of_file(each, options) for each in file] or [Asked(options, click.get_current_context().meta[ARGUMENTS])]
-    if len(asked) > 1 and (options["emit"] or out):
-        raise UsageError(f"{'--emit' if options['emit'] else '-o'} takes one scenario")
+    emits, options = any(each.options["emit"] for each in asked), dict(asked[0].options)
+    if len(asked) > 1 and (emits or out):
+        raise UsageError(f"{'--emit' if emits else '-o'} takes one scenario")
     if more_time and not all(each.plan for each in asked):
         raise UsageError("--more-time goes on with a plan: give the file that -o wrote")
     if options["emit"] and asked[0].plan and not more_time:
@@ -212,6 +213,7 @@ def _of_file(file: Path, given: Mapping[str, Any]) -> Asked:
     if scenario.command != "plan" or len(scenario.cells) != 1:
         raise UsageError(f"{file}: a plan needs 'command: plan' and no sweep; `simctl run` runs other scenarios")
     cell = scenario.cells[0]
+    kept = {name: value for name, value in kept.items() if source(name) == ParameterSource.COMMANDLINE}  # else as the scenario says
     return Asked(cell.options() | kept, shlex.split(cell.shell())[2:])
 
 

@@ -13,7 +13,7 @@ from tests.cli import run
 SCENARIO = """question: a?
 command: plan
 options: {{gpu: [H100], model: {model}, request-rate: 4, random-output-len: 9, for: {lasts}, slo: "ttft:p99<{limit}",
-  price: [H100={price}]}}
+  price: [H100={price}], quick: true}}
 """
 
 
@@ -41,9 +41,10 @@ def test_two_scenarios_are_planned_and_summed(tmp_path):
     files = [str(tmp_path / name) for name in ("chat.yaml", "rag.yaml")]
     for file, model, price, limit in zip(files, ("Llama-3.1-8B", "Qwen2.5-7B"), (2, 3), ("2s", "3s"), strict=True):
         (tmp_path / file).write_text(SCENARIO.format(model=model, price=price, limit=limit, lasts="20s"))
-    found = json.loads(run("plan", *files, "--workers", "1", "--quick", "--json").stdout)
+    found = json.loads(run("plan", *files, "--workers", "1", "--json").stdout)
     assert [each["model"] for each in found["plans"]] == ["Llama-3.1-8B", "Qwen2.5-7B"]
     assert (found["together"]["gpus"], found["together"]["usd_per_hour"]) == (2, 5.0)
+    assert all("front" not in each for each in found["plans"])  # as `quick` of the scenario says
     alone = run("plan", files[0], "--workers", "1", "--quick", "--json")
     assert json.loads(alone.stdout) == found["plans"][0]
     result = run("plan", *files, "--emit", "vllm")
