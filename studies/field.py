@@ -48,6 +48,13 @@ class Compared(NamedTuple):
     low: float
     high: float
     ways: int = 1  # in which it was asked
+    first: tuple[float, float, float] | None = None  # predicted, low and high of the first way: what an ask without `also` prints
+
+    @property
+    def as_asked(self) -> Compared:
+        """By the first way alone."""
+        predicted, low, high = self.first or (self.predicted, self.low, self.high)
+        return self._replace(predicted=predicted, low=low, high=high)
 
     @property
     def error(self) -> float:
@@ -84,7 +91,8 @@ def compared(cell: Mapping[str, Any], answers: Sequence[Mapping[str, Any]]) -> l
         lows, highs = zip(*(interval(answer, figure) for answer in answers), strict=True)
         predicted = geometric_mean([float(answer[figure]) for answer in answers])
         what = cell["cell"], asked["--gpu"], engine, weights, figure
-        rows.append(Compared(*what, float(measured), predicted, min(lows), max(highs), len(answers)))
+        first = float(answers[0][figure]), lows[0], highs[0]
+        rows.append(Compared(*what, float(measured), predicted, min(lows), max(highs), len(answers), first))
     return rows
 
 
@@ -127,6 +135,9 @@ def tables(rows: Sequence[Compared], refused: Sequence[str]) -> str:
     groups: Iterable[Callable[[Compared], str]] = (lambda r: r.card, lambda r: r.engine, lambda r: f"{r.weights} weights", lambda _: "all")
     for what in groups:
         lines += [f"| {name} | {count} | {100 * error:.0f} | {inside} |" for name, count, error, inside in by(rows, what)]
+    if any(row.ways > 1 for row in rows):
+        named = by([row.as_asked for row in rows], lambda _: "all, by the first way alone")
+        lines += [f"| {name} | {count} | {100 * error:.0f} | {inside} |" for name, count, error, inside in named]
     for factor in (1.0, *NARROWER) if (never := [row for row in rows if row.card not in STEPPED and row.ways == 1]) else ():
         narrow = [narrowed(row, factor) for row in never]
         error, inside = 100 * median(abs(row.error) for row in never), sum(row.inside for row in narrow)

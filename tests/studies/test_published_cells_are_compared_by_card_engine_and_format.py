@@ -40,6 +40,10 @@ def test_what_a_source_leaves_open_is_held_by_the_intervals_of_each_way():
     other = ANSWER | {"mean_tpot_ms": 18.0, "run_noise_90": {"mean_tpot_ms": [17.9, 18.1]}, "rates_90": {"mean_tpot_ms": [16.0, 20.0]}}
     row, _ = compared(CELL, [ANSWER, other])
     assert (row.predicted, row.low, row.high) == (pytest.approx(12.0), pytest.approx(7.5, rel=0.01), pytest.approx(20.0, rel=0.01))
+    first = row.as_asked
+    assert (first.predicted, first.low, first.high) == (8.0, pytest.approx(7.5, rel=0.01), pytest.approx(10.5, rel=0.01))
+    assert "| all, by the first way alone | 1 | 20 | 1 |" in tables([row], ()).splitlines()
+    assert "first way" not in tables(compared(CELL, [ANSWER]), ())
     assert [
         cell["cell"] for cell in cells() if "gpt-oss" in cell["cell"] and "--engine-version" not in cell["ask"] + str(cell.get("also"))
     ] == []
