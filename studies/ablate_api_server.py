@@ -26,18 +26,14 @@ FULL, NO_TIME, NO_QUEUE, NO_WAIT = "full formula", "without a time per token", "
 @contextmanager
 def without_queue() -> Iterator[None]:
     """No token waits for those of iterations before."""
-    runs, direct, replica = (import_module(f"sim.{name}") for name in ("cluster.fleet_runs", "study.direct", "cluster.replica"))
-    make_core, serve = runs.make_core, direct.serve
+    runs, replica = (import_module(f"sim.cluster.{name}") for name in ("fleet_runs", "replica"))
+    make_core = runs.make_core
 
     def core(*given: Any, **named: Any) -> Any:
         return make_core(*given, **{**named, "token_ticks": 0})
 
-    def served(*given: Any, **named: Any) -> Any:
-        return serve(*given[:-1], 0, **named)
-
     with ExitStack() as stack:
         stack.enter_context(patch.object(runs, "make_core", core))
-        stack.enter_context(patch.object(direct, "serve", served))
         stack.enter_context(patch.object(replica, "SendQueue", lambda ticks: SendQueue(0)))
         yield
 
