@@ -141,6 +141,7 @@ $(VLLM_VENV)/.ready: tests/engine/vllm_requirements.py
 
 test-vllm: $(VLLM_VENV)/.ready $(NEXT_VENV)/.ready
 	$(NEXT_BIN)/python -m pytest -q -m vllm -p no:cacheprovider --hypothesis-show-statistics tests/engine/test_decisions_equal_vllm.py \
+	    tests/engine/test_host_ram_keeps_what_vllms_manager_keeps.py tests/engine/test_decisions_with_host_ram_equal_vllm.py \
 	    tests/specs/test_architectures_of_vllm_are_read.py tests/deployment/test_kv_pools_equal_vllms.py \
 	    tests/planning/test_emitted_arguments_parse_in_vllm.py tests/planning/test_written_deployments_parse_in_their_own_tools.py
 	$(VLLM_BIN)/python -m pytest -q -m vllm -p no:cacheprovider --hypothesis-show-statistics \

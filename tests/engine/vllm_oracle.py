@@ -22,6 +22,7 @@ from sim.engine.config import EngineConfig
 from sim.engine.interface import Iteration, Request
 from sim.engine.rows.layout import Core, EngineRow
 from sim.engine.schedulers import AsyncVllmScheduler, VllmScheduler
+from sim.engine.server_flags import HOST_RULES
 from sim.engine.speculative import Speculation
 
 MODEL = {
@@ -129,7 +130,7 @@ class Recorder:
         self.entry(
             [[request.request_id, tokens] for request, tokens in iteration.scheduled],
             [[request.request_id, request.computed_tokens] for request in iteration.admitted],
-            [request.request_id for request in iteration.preempted],
+            [*self.take_unseen(), *(request.request_id for request in iteration.preempted)],
             {request.request_id: scheduler.blocks_held(request) for request, _ in iteration.scheduled},
         )
 
@@ -212,7 +213,7 @@ def engine_scheduler(limits: EngineConfig, overlap: bool = False) -> Any:
     """vLLM's Scheduler (with `overlap`, its AsyncScheduler) with the same limits, over one full-attention group."""
     model = _model_config()
     import torch
-    from vllm.config import CacheConfig, DeviceConfig, LoRAConfig, SchedulerConfig, SpeculativeConfig, VllmConfig
+    from vllm.config import CacheConfig, DeviceConfig, KVTransferConfig, LoRAConfig, SchedulerConfig, SpeculativeConfig, VllmConfig
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
     from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
@@ -226,6 +227,9 @@ def engine_scheduler(limits: EngineConfig, overlap: bool = False) -> Any:
         enable_prefix_caching=limits.enable_prefix_caching,
     )
     speculation = Speculation.of(limits)
+    spec = FullAttentionSpec(block_size=limits.block_size, num_kv_heads=1, head_size=512, dtype=torch.float32)  # 4096 bytes a token
+    rules = {theirs: limits.options[ours] for theirs, ours in HOST_RULES.items() if ours in limits.options}
+    tier = {"cpu_bytes_to_use": limits.options.get("host_blocks", 0) * spec.page_size_bytes, **rules}
     config = VllmConfig(
         model_config=model,
         lora_config=LoRAConfig(max_loras=limits.max_loras) if limits.max_loras else None,
@@ -247,13 +251,15 @@ def engine_scheduler(limits: EngineConfig, overlap: bool = False) -> Any:
         ),
         cache_config=cache,
         device_config=DeviceConfig("cpu"),
+        kv_transfer_config=KVTransferConfig(kv_connector="OffloadingConnector", kv_role="kv_both", kv_connector_extra_config=tier)
+        if tier["cpu_bytes_to_use"]
+        else None,
     )
     if config.speculative_config is not None:
         # all that the scheduler asks of a drafter follows from its name; made by that name, it would need weights
         config.speculative_config.method = speculation.drafter
         config.scheduler_config.async_scheduling = overlap  # which the method it was made with does not allow
     cache.num_gpu_blocks = limits.num_gpu_blocks
-    spec = FullAttentionSpec(block_size=limits.block_size, num_kv_heads=1, head_size=8, dtype=torch.float32)
     return (AsyncScheduler if overlap else Scheduler)(
         vllm_config=config,
         kv_cache_config=KVCacheConfig(

@@ -79,6 +79,7 @@ class RequestRow:
     luck: int = 0  # 32 bits that its draws hang on
     load_over: int = 0
     passed: int = 0  # the latest decision that it was left out of
+    fills: int = 0  # 1: it is loading, or in a prefill of several chunks; below 0: that is over with the decision of this number, negated
     adapter: int = 0  # LoRA adapter that it asks for; 0: none
     seen: int = 0  # where it is noted which of its leading chunks it used in host RAM, or offered
     host_rank: int = 0  # its recency there

@@ -37,7 +37,7 @@ def load(e: Core, s: EngineRow, r: int, hits: int, count: int) -> bool:
     sit(e, s, r, hits)
     allocate(e, s, r, count)
     pin_hits(e, s, r, hits, count)
-    row.from_host, row.loading, row.load_over, row.offered = count, 2, NEVER, held // s.chunk
+    row.from_host, row.loading, row.load_over, row.offered, row.fills = count, 2, NEVER, held // s.chunk, 1
     row.computed = min(held * s.block, known - 1)  # there is a token to sample from
     if not row.preemptions:
         row.cached, row.host_cached = held * s.block, count * s.block
@@ -46,14 +46,16 @@ def load(e: Core, s: EngineRow, r: int, hits: int, count: int) -> bool:
 
 
 def blocks_to_come(e: Core, s: EngineRow) -> int:
-    """Blocks that requests in their prefill or loading still need for what they know, and for the drafts that are verified next."""
+    """Blocks that requests still need for what they know and for the drafts verified next: those that load, or are in a prefill that this
+    decision does not begin and complete.
+    """
     count, r, more = 0, s.head, verified_slots(s)
     while r != NOBODY and e.requests[r].loading:
         count += max(blocks_of(s, e.requests[r].prompt + e.requests[r].generated + more) - e.requests[r].held, 0)
         r = e.requests[r].behind
     for place in range(s.running):
         row = e.requests[e.running[s.first_running + place]]
-        if not row.final and row.computed < row.prompt + row.generated:
+        if row.fills == 1 or row.fills == -s.decisions:
             count += max(blocks_of(s, row.prompt + row.generated + more) - row.held, 0)
     return count
 

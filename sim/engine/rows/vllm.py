@@ -78,6 +78,8 @@ def give_share(e: Core, s: EngineRow, it: IterationRow, place: int) -> None:
     if drafts >= 0:
         share.samples, share.drafts = 1, drafts
         row.in_prefill = 0
+        if row.fills == 1:
+            row.fills = -s.decisions
         row.coming += 1 + drafts
         if s.overlap:
             row.drafts = s.drafting  # the worker has them by the next decision
@@ -221,7 +223,7 @@ def preempt(e: Core, s: EngineRow, it: IterationRow, place: int) -> None:
         e.running[s.first_running + other] = e.running[s.first_running + other + 1]
     s.running -= 1
     row.stale += row.under_way
-    row.under_way = row.coming = row.computed = row.drafts = row.prefilling = row.in_prefill = row.comes_with = 0
+    row.under_way = row.coming = row.computed = row.drafts = row.prefilling = row.in_prefill = row.comes_with = row.fills = 0
     row.preemptions += 1
     give_back(e, s, r)
     it.preempted += 1
@@ -287,8 +289,11 @@ def admit(e: Core, s: EngineRow, it: IterationRow, i: int, budget: int) -> int:
             row.cached = hits * s.block
         if row.scheduled == NOBODY:
             row.scheduled = s.now
+        loaded = row.loading
         row.computed, row.comes_with, row.in_prefill, row.loading = start, 0, 1, 0
         take_share(e, s, it, i, r, tokens)
+        if not loaded:
+            row.fills = int(upto < known)
         share = e.shares[share_at(s, i) + it.shares - 1]
         share.blind, share.admitted = int(padded), 1
         it.admitted += 1
