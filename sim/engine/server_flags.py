@@ -145,7 +145,7 @@ FLAGS: dict[str, dict[str, tuple[str, Reader]]] = {
         "context-length": ("max_model_len", _text),
         "mem-fraction-static": ("gpu_memory_utilization", _text),
         "page-size": ("block_size", _count),
-        "max-total-tokens": ("max_total_tokens", _text),
+        "max-total-tokens": ("max_total_tokens", _count),
         "schedule-policy": ("options", _option("schedule_policy", _text)),
         "max-prefill-tokens": ("options", _option("max_prefill_tokens", _count)),
         "cuda-graph-max-bs": ("options", _option("cuda_graph_max_bs", _count)),
@@ -257,8 +257,9 @@ def split_flags(engine: str, words: Sequence[str]) -> Iterator[tuple[str, str | 
             continue
         flag, equals, value = word.lstrip("-").partition("=")
         flag = flag if flag == "model_id" else flag.replace("_", "-")
-        if flag.removeprefix("no-") in SWITCHES and flag not in known and not (equals and value.lower() == "false"):
-            yield flag, None
+        if flag.removeprefix("no-") in SWITCHES and flag not in known:
+            said = value if equals else rest.pop(0) if rest and rest[0].lower() in ("true", "false") else "true"  # older versions took one
+            yield (flag if said.lower() != "false" else f"no-{flag}"), None
         else:
             yield flag, rest.pop(0) if not equals and rest and not re.match(r"--|-[a-zA-Z]", rest[0]) else value
 
@@ -280,6 +281,8 @@ def read_flag(name: str, engine: str, flag: str, value: str | None, options: dic
     elif flag in ("kv-offloading-backend", "connector") and value.lower() == "lmcache":  # the latter of Dynamo
         _put(options, "lmcache", True)
         _put(options, "options", {"chunk_tokens": LMCACHE_CHUNK})
+    elif flag == "limit-mm-per-prompt" and _no_images(value):
+        _put(options, "options", {"language_model_only": True})
     elif flag in ("compilation-config", "cc"):
         return _compilation(name, value, options)
     elif flag in OVERRIDES and _of_positions(flag, value):
@@ -307,6 +310,15 @@ def read_flag(name: str, engine: str, flag: str, value: str | None, options: dic
             )
         return f"--{flag} ({reason})" if reason else ""
     return ""
+
+
+def _no_images(text: str) -> bool:
+    """Whether limits of a prompt's images and videos are all zero, with which vLLM leaves the towers out."""
+    try:
+        said = json.loads(text)
+    except ValueError:
+        return False
+    return isinstance(said, dict) and {"image", "video"} <= said.keys() and not any(said.values())
 
 
 def _of_positions(flag: str, text: str) -> bool:

@@ -433,7 +433,7 @@ def plan_engine(d: Deployment, held: tuple[float, int] | None = None) -> tuple[E
             raise SimctlError(_does_not_fit(d, memory, seqs))
     parts, ranks = d.parallel.parts, d.parallel.dp
     longest = model.max_context
-    if engine_of(limits.engine).slots_own_context:
+    if engine_of(limits.engine).slots_own_context and not limits.options.get("kv_unified"):
         longest = max(1, min(longest, (blocks - 1) * limits.block_size // seqs))
     model_len = _model_len(d, blocks, longest)
     if held and limits.num_gpu_blocks is None and d.pages and len(d.layout.groups) > 1:

@@ -66,6 +66,7 @@ ROLES = ("prefill", "decode")
 LABELS = ("simctl/role", "llm-d.ai/role", "type", "subComponentType", "name")
 OF_ONE = ("replicas", "minReplicas", "parallelism")  # what a mapping says of its own server, not of the prefill inside of it
 SETS = "a .env beside the file may set it"
+BLOCK = 16  # tokens, where no page size is said
 LMCACHE_GB = 5.0  # host memory of a rank, where no setting gives it
 # How a proxy in front is set to route -> our routers
 PLANNED = re.compile(r"simctl/router[\"']?:\s*[\"']?([a-z-]+)")  # what a plan was made with
@@ -496,6 +497,8 @@ def _ranks_of_sglang(words: Sequence[str], found: Found) -> None:
         found.options |= {"tp": max(1, found.options.get("tp", 1) // ranks), "data_parallel_size": ranks}
     elif ranks > 1:
         found.options["replicas"] = ranks * found.options.get("replicas", 1)
+    if tokens := found.options.pop("max_total_tokens", None):  # of its pool, in place of what memory leaves
+        found.options["num_gpu_blocks"] = max(2, tokens // found.options.get("block_size", BLOCK))
 
 
 def _slots(name: str, found: Found) -> None:
@@ -510,7 +513,7 @@ def _slots(name: str, found: Found) -> None:
     o["model"], _, kind = o["model"].partition(":")
     o |= {"dtype": {"f16": "fp16"}.get(kind, kind)} if kind else {}
     o.pop("all_layers", None)
-    if o.get("max_model_len"):
+    if o.get("max_model_len") and "kv_unified=true" not in o.get("engine_option", ()):  # with it, a slot may have all
         o["max_model_len"] = str(o["max_model_len"] // o.get("max_num_seqs", 1))
 
 

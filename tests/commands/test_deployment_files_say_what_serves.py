@@ -272,3 +272,13 @@ def test_an_autoscalers_least_counts(tmp_path: Path) -> None:
 
 def test_images_of_rocm_say_their_version(tmp_path: Path) -> None:
     assert read(tmp_path, f"image: rocm/vllm:rocm7.0_vllm_0.11.0\ncommand: vllm serve {MODEL}").options["engine_version"] == "0.11.0"
+
+
+def test_sglangs_total_tokens_are_its_pool(tmp_path: Path) -> None:
+    assert read(tmp_path, f"sglang serve --model-path {MODEL} --max-total-tokens 100000 --page-size 64").options["num_gpu_blocks"] == 1562
+
+
+def test_a_unified_cache_is_open_to_every_slot(tmp_path: Path) -> None:
+    for words, tokens in (("", "4096"), (" -kvu", "16384")):
+        found = read(tmp_path, f"llama-server -m Qwen3-8B-Q4_K_M.gguf -c 16384 -np 4{words}")
+        assert str(found.options["max_model_len"]) == tokens

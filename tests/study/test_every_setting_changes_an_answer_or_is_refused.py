@@ -136,7 +136,9 @@ def test_an_option_that_changes_nothing_alone_is_refused(engine, name):
 def test_each_is_tried():
     assert {"engine", *LIMITS} == {each.name for each in fields(Limits)}
     of_towers = {"language_model_only"}  # of a model that sees: tests/deployment/test_public_start_lines_and_image_encoders.py
-    assert set(VLLM) == {*KNOWN, *OF_OTHERS} - of_towers
+    of_pools = {"kv_cache_memory_bytes"}  # in place of what memory leaves, and behind a number of blocks
+    assert set(VLLM) == {*KNOWN, *OF_OTHERS} - of_towers - of_pools
+    assert answer(options={"kv_cache_memory_bytes": 5e8}) != answer()
     assert set(SGLANG) == {each.name for each in fields(SglangOptions)}
     assert set(LLAMACPP) == {each.name for each in fields(LlamaCppOptions)}
 
