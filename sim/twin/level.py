@@ -8,6 +8,7 @@ f what the simulation expects and cv its coefficient of variation over requests.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -71,13 +72,15 @@ class Level:
         total = float(weights.sum())
         return Level(weights / total, self.learnt + 1) if total > 0 else self
 
-    def interval_ms(self, expected_ms: float, sd: float, share: float = 0.9, scatter: Scatter | None = None) -> tuple[float, float]:
-        """Predicted interval of a figure that is `expected_ms` at slowness 1, with noise of log sd `sd`, times what `scatter` says."""
+    def intervals_ms(self, expected_ms: float, sd: float, shares: Sequence[float], scatter: Scatter) -> list[tuple[float, float]]:
+        """Predicted intervals, each of a share, of a figure that is `expected_ms` at slowness 1, with noise of log sd `sd`, times what
+        `scatter` says.
+        """
         rng = np.random.default_rng(0)
-        times = rng.choice(SCALES, size=4000, p=scatter.weights) if scatter else 1.0
+        times = rng.choice(SCALES, size=4000, p=scatter.weights)
         values = expected_ms * self.draws(4000, rng) * np.exp(sd * times * rng.standard_normal(4000))
-        low, high = np.quantile(values, [(1 - share) / 2, (1 + share) / 2])
-        return float(low), float(high)
+        edges = np.quantile(values, [edge for share in shares for edge in ((1 - share) / 2, (1 + share) / 2)]).tolist()
+        return list(zip(edges[::2], edges[1::2], strict=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import math
 import operator
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from sim.files import plain
@@ -233,18 +233,11 @@ class Twin:
             bucket_ms = (low_s * 1e3, high_s * 1e3)
             sd = expected_sd * scatter.scale
             of_mean = server.first_token if metric == "ttft" else level
-            seen = metric, found.quantile_s(0.5) * 1e3, bucket_ms
-            row, wide = (
-                SeenLatency(
-                    *seen,
-                    level.interval_ms(median_ms, expected_sd, p, scatter),
-                    found.mean_s * 1e3,
-                    of_mean.interval_ms(mean_ms, expected_sd, p, server.mean_scatter[metric]),
-                )
-                for p in (PRINTED_LEVEL, ALERT_LEVEL)
-            )
+            printed_ms, alert_ms = level.intervals_ms(median_ms, expected_sd, (PRINTED_LEVEL, ALERT_LEVEL), scatter)
+            (of_mean_ms,) = of_mean.intervals_ms(mean_ms, expected_sd, (PRINTED_LEVEL,), server.mean_scatter[metric])
+            row = SeenLatency(metric, found.quantile_s(0.5) * 1e3, bucket_ms, printed_ms, found.mean_s * 1e3, of_mean_ms)
             rows.append(row)
-            outside = outside or not wide.inside
+            outside = outside or not replace(row, predicted_ms=alert_ms).inside
             if metric == "ttft":
                 server.first_token = server.first_token.learn(found.mean_s * 1e3, mean_ms, sd)
                 learnt[metric] = level.learn(row.median_ms, median_ms, sd)

@@ -159,7 +159,7 @@ def saved() -> dict[str, Path]:
     with made_sweeps.opened(folder / "store") as found:
         for place in range(4):
             found.put(place, made_sweeps.figures(place))
-    plan = ("plan", *load, "--slo", "ttft:p99<2s tpot:p95<60ms", "--workers", "1", "--json")
+    plan = ("plan", *load, "--slo", "ttft:p99<2s tpot:p95<60ms", "--workers", "1", "--quick", "--json")
     _written(folder / "plan", run(*plan, "-o", str(folder / "plan file")).stdout)
     _written(folder / "map", run("what-if", "--ctx", "64K", "--map", "hbm", "--gpu", "H100", "--json").stdout)
     _written(folder / "claims", run("replicate", "gdn", "--json").stdout)

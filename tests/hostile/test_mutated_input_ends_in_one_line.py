@@ -10,7 +10,7 @@ from tests.hostile.all_kinds import KINDS
 from tests.hostile.many import LONGEST_S, MANY, MOST, MOST_BYTES, alone, many
 
 FEW = 30
-FEWER = {"posteriors": 15, "runs": 20}  # of a quarter to half a second each
+FEWER = {"posteriors": 12, "runs": 8}  # of a quarter to half a second each, a report of two
 
 
 @pytest.mark.parametrize("kind", KINDS)

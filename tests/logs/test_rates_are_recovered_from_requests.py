@@ -101,6 +101,7 @@ def test_waits_pull_towards_slower_rates(monkeypatch):
         return 0.1 * ones, 0.01 * ones, np.exp(0.5 * z[free.index("c0_s")]) * ones
 
     monkeypatch.setattr("calibrate.logs.learn._simulated", simulated)
+    monkeypatch.setattr("calibrate.logs.learn.ROUNDS", 2)  # the line is exact in the first
     e = made(rates_at({}), count=40)
     gave_up = np.arange(40) % 2 == 0
     cut = dataclasses.replace(e, ttft_s=np.where(gave_up, np.nan, 0.1), e2el_s=np.where(gave_up, np.nan, 1.0))

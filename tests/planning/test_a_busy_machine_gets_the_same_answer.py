@@ -7,7 +7,7 @@ import sys
 from tests.cli import run
 
 ASKED = (
-    *("plan", "--gpu", "L40S", "--model", "Llama-3.1-8B", "--request-rate", "6", "--num-prompts", "100"),
+    *("plan", "--gpu", "L40S", "--model", "Llama-3.1-8B", "--request-rate", "2"),
     *("--random-input-len", "500", "--random-output-len", "50", "--slo", "ttft:p95<500ms tpot:p95<40ms", "--quick", "--json"),
 )
 
