@@ -92,7 +92,7 @@ class Compiled:
             self._ready = model.for_nutpie()
 
     def sample(self, settings: Settings, data: Mapping[str, np.ndarray] | None = None) -> Any:
-        """InferenceData of the posterior. `data` replaces values of pm.Data by name; shapes must stay the same."""
+        """InferenceData of the posterior. `data` replaces values of pm.Data by name, of other lengths too where no parameter has them."""
         how = {name: getattr(settings, name) for name in ("draws", "tune", "chains", "seed", "target_accept")}
         with quiet(), backend.exact():
             ready = self._ready.with_data(**data) if data else self._ready

@@ -22,10 +22,12 @@ def cores() -> int:
 
 def in_threads(function: Callable[[Item], Found], items: Iterable[Item]) -> list[Found]:
     """`function` of every item, in order, a thread a core: for work that lets go of the interpreter lock."""
+    if len(all_of := list(items)) < 2:
+        return [function(each) for each in all_of]  # without an import of 10 ms
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(cores()) as threads:
-        return list(threads.map(function, items))
+        return list(threads.map(function, all_of))
 
 
 def end_with_parent() -> None:

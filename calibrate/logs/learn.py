@@ -129,7 +129,7 @@ def learn_rates(
         # one request scatters more than a mean of many: what its own line misses, and the scatter and misfit of TPOT
         sd = np.sqrt(misfit[1] ** 2 + scatter[1] + np.diag(late.missed))
         data |= {"late_at": (late.at - np.log(log.waited_s[waits])) / sd, "late_slope": late.slope / sd[:, None]}
-    idata = _model(len(mean), len(observed), len(waits)).sample(settings, data)
+    idata = _model(len(mean), bool(len(waits))).sample(settings, data)
     stacked = idata.posterior.stack(sample=("chain", "draw"))
     scores = np.asarray(stacked["z"].transpose("sample", ...).values, dtype=float)
     z = dict(zip(UNITS, np.random.default_rng([settings.seed, 91]).standard_normal((len(UNITS), len(scores))), strict=True))
@@ -234,8 +234,8 @@ def _given(line: Line, observed: Array, misfit: Array, centre: Array, axes: Arra
 
 
 @cache
-def _model(rates: int, statistics: int, late: int) -> Compiled:
-    """The posterior of so many rates by so many statistics and requests given up, compiled once for every log of these sizes."""
+def _model(rates: int, late: bool) -> Compiled:
+    """The posterior of so many rates by statistics, and where some are `late` by requests given up, however many: compiled once."""
     pm, pt = backend.pymc(), backend.tensor()
     with pm.Model() as model:
         # scores in which the posterior is nearly round, as `update` knows it; the prior is of z
@@ -243,10 +243,10 @@ def _model(rates: int, statistics: int, late: int) -> Compiled:
         z = pm.Deterministic("z", pm.Data("centre", np.zeros(rates)) + pt.dot(pm.Data("axes", np.eye(rates)), x))
         pm.Potential("prior", 0.5 * ((x**2).sum() - (z**2).sum()))
         scale = pm.LogNormal("scale", 0.0, 0.3)
-        slope, gap = pm.Data("slope", np.zeros((statistics, rates))), pm.Data("gap", np.zeros(statistics))
+        slope, gap = pm.Data("slope", np.zeros((2, rates))), pm.Data("gap", np.zeros(2))
         pm.Normal("statistics", pt.dot(slope, z), scale, observed=gap)
         if late:
-            at, late_slope = pm.Data("late_at", np.zeros(late)), pm.Data("late_slope", np.zeros((late, rates)))
+            at, late_slope = pm.Data("late_at", np.zeros(2)), pm.Data("late_slope", np.zeros((2, rates)))
             above = (at + pt.dot(late_slope, z)) / scale
             pm.Potential("given_up", pt.log(0.5 * pt.erfc(-above / np.sqrt(2.0)) + 1e-12).sum())
     return Compiled(Graph(model))
