@@ -16,7 +16,7 @@ help:
 	@echo 'make nightly          the checks that take hours, and a table of their results, docs/log/nightly.md'
 	@echo 'make loop             measure this CPU, calibrate, predict, measure again'
 	@echo 'make loop-llamacpp    the same of a llama.cpp server on this CPU'
-	@echo 'make bench-sim        speed of the simulator; also bench-curve, -start, -plan, -sweep, -calibrate, -peers'
+	@echo 'make bench            what docs/performance.md says, on one day, in out/bench.txt; or one part: bench-sim, -curve, -start, ...'
 	@echo 'make bench-accuracy   errors of simctl and of AISimulate, AIConfigurator and Dynamo on held-out served loads'
 	@echo 'make routing          the published routing study, simulated (144 runs, a minute on two cores)'
 	@echo 'make field            published served results beside the answers of today (a minute)'
@@ -44,6 +44,13 @@ $(VENV)/.test: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[test]'
 	touch $@ $(VENV)/.base
+
+# The page's figures of one day, part by part: half an hour on two idle cores.
+BENCHES := start sim curve plan sweep calibrate peers
+.PHONY: bench
+bench:
+	mkdir -p out && date -u +%F > out/bench.txt
+	for each in $(BENCHES); do echo "$$each:" && $(MAKE) -s bench-$$each || exit 1; done >> out/bench.txt
 
 # Cold start of the front door, five times; the median is the figure to quote.
 bench-start: $(VENV)/.base
