@@ -88,6 +88,7 @@ _FLEET = (fleet_state, fleet_events, fleet_routes, fleet_moves, fleet_rooms, fle
 _BLOCK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 _loaded: dict[str, Any] = {}  # by layout of the columns
 _tokens_so_far = [0]  # output tokens so far: a study of many small runs loads machine code as one long run does
+_many: list[bool] = []  # not empty: many more are to come
 
 
 def available() -> bool:
@@ -106,9 +107,16 @@ def worth(trace: Trace) -> bool:
     """
     if not available() or _loaded:
         return available()
+    if _many:
+        return True
     tokens = int(trace.output_tokens.sum())
     _tokens_so_far[0] += tokens + TOKENS_OF_A_REQUEST * len(trace)
     return _tokens_so_far[0] >= WORTH_TOKENS and (tokens >= WORTH_MAKING or warm())
+
+
+def expect_many() -> None:
+    """Say that many traces are to be served: machine code is made for the first."""
+    _many.append(True)
 
 
 @cache

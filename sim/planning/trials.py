@@ -15,6 +15,7 @@ from multiprocessing import get_context
 from time import thread_time
 from typing import Any, NamedTuple
 
+from sim.cluster.compiled import expect_many
 from sim.errors import SimctlError
 from sim.planning.choices import Choice
 from sim.planning.cpu_budget import CpuBudget, OutOfTime
@@ -169,6 +170,7 @@ class Runner:
     """
 
     def __init__(self, here: Here, workers: int | Opened, within_s: float | None = None) -> None:
+        expect_many()  # before time is counted by trials in plain Python
         self._here, self._workers = here, workers
         self._opened = ExitStack()
         self._lost: tuple[type[BaseException], ...] = ()

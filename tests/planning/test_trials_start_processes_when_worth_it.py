@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim.cluster import compiled
 from sim.planning import trials
 from sim.planning.cpu_budget import CpuBudget, OutOfTime
 from sim.planning.trials import CLOSEST, MOST_STEPS, Here, Runner, Trial
+from sim.workload.workload import Workload
 
 
 class UpTo(Here):
@@ -108,3 +110,14 @@ def test_other_processes_are_told_how_many_requests_a_trial_needs(monkeypatch):
     run.know({(0, 3): 5000})
     assert [each.requests for each in run.trials(0, 3, range(2))] == [5000, 5000]
     assert pool.here.requests == {(0, 3): 5000}
+
+
+@pytest.mark.skipif(not compiled.available(), reason="no compiler")
+def test_machine_code_is_made_for_the_first_trial(monkeypatch):
+    """A short load by itself is not worth it where none is cached: in plain Python, trials would use up the budget."""
+    for name, value in (("_many", []), ("_loaded", {}), ("_tokens_so_far", [0]), ("warm", lambda: False)):
+        monkeypatch.setattr(compiled, name, value)
+    trace = Workload.drawn(10, request_rate=1.0).trace
+    assert not compiled.worth(trace)
+    Runner(None, 1)
+    assert compiled.worth(trace)
