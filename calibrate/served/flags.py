@@ -22,7 +22,6 @@ NUMBERS: dict[str, Callable[[str], float]] = {
     "max_num_seqs": int,
     "max_model_len": parse_tokens,
     "gpu_memory_utilization": float,
-    "kv_cache_memory_bytes": int,
     "max_total_tokens": int,
 }
 
@@ -52,6 +51,7 @@ def read_flags(flags: str, lora_share: float = 1.0, engine: str = "vllm") -> Ser
     for name, kind in NUMBERS.items():
         if said.get(name, "auto") != "auto":
             said[name] = _number(name, said[name], kind)
+    pool_bytes = said.get("options", {}).pop("kv_cache_memory_bytes", None)
     limits: dict[str, Any] = {"enable_prefix_caching": True} | {name: value for name, value in said.items() if name in LIMITS}
     if said.get("enable_lora"):
         limits["lora"] = Lora(said.get("max_lora_rank", 16), said.get("max_loras", 1), lora_share)
@@ -63,7 +63,7 @@ def read_flags(flags: str, lora_share: float = 1.0, engine: str = "vllm") -> Ser
             limits["num_gpu_blocks"] = said["max_total_tokens"] // limits["block_size"]
     parallel = Parallel(said.get("pipeline_parallel_size", 1), said.get("data_parallel_size", 1), said.get("enable_expert_parallel", False))
     notes = tuple(f"its server's {flag} is not simulated" for flag in unread if flag)
-    return ServerFlags(Limits(engine, **limits), said.get("tp", 1), parallel, said.get("kv_cache_memory_bytes"), notes)
+    return ServerFlags(Limits(engine, **limits), said.get("tp", 1), parallel, pool_bytes, notes)
 
 
 def _unread(engine: str, flag: str, value: str | None, said: dict[str, Any]) -> str:

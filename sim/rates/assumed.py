@@ -44,8 +44,8 @@ def with_older(d: Deployment, rates: RateDraws, host: HostWork) -> str:
     here = _step_s(d, rates)
     there = here + host.iteration_s + SEQUENCES * host.sequence_s
     kept, left = (max(each.memory().free, 0.0) for each in (d, other))
-    kv = f", and KV has {format_bytes(left)} for {format_bytes(kept)}" if abs(left - kept) > SAME_KV * kept else ""
-    return f"{OLDER} takes {format_seconds(there)} for {format_seconds(here)} a decode step of {SEQUENCES:g} sequences{kv}"
+    kv = f", KV {format_bytes(left)} for {format_bytes(kept)}" if abs(left - kept) > SAME_KV * kept else ""
+    return f"{OLDER} takes {format_seconds(there)} for {format_seconds(here)} a decode step of {SEQUENCES:g}{kv}"
 
 
 def _both_ways(d: Deployment, rates: RateDraws, taken: str, otherwise: str, links: Topology) -> str:

@@ -411,12 +411,9 @@ def plan_engine(d: Deployment, held: tuple[float, int] | None = None) -> tuple[E
     mean (None: of the longest), and no fewer than the longest, of `held[1]`, needs, as far as the engine can hold it.
     Raises SimctlError when the weights leave no room for KV, UsageError for limits that contradict each other.
     """
-    model, gpu, limits = d.model, d.gpu, d.limits
+    model, limits = d.model, d.limits
     if limits.attention.placement == "host":
-        if gpu.unified_memory:
-            raise UsageError(f"{gpu.name} has one memory for CPU and GPU: KV cannot be kept in host RAM")
-        if not model.kv_layers:
-            raise UsageError(f"{model.name} has no KV that grows with the context: nothing to keep in host RAM")
+        _check_host_kv(d)
     seqs, budget = d.batch_limits()
     memory = d.memory()
     blocks = limits.num_gpu_blocks
@@ -455,6 +452,14 @@ def plan_engine(d: Deployment, held: tuple[float, int] | None = None) -> tuple[E
         max_loras=ranks * limits.lora.adapters if limits.lora else 0,
     )
     return config, memory
+
+
+def _check_host_kv(d: Deployment) -> None:
+    """UsageError where no KV can be kept in host RAM."""
+    if d.gpu.unified_memory:
+        raise UsageError(f"{d.gpu.name} has one memory for CPU and GPU: KV cannot be kept in host RAM")
+    if not d.model.kv_layers:
+        raise UsageError(f"{d.model.name} has no KV that grows with the context: nothing to keep in host RAM")
 
 
 def _does_not_fit(d: Deployment, memory: Memory, seqs: int) -> str:

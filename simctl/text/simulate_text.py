@@ -68,8 +68,8 @@ def _version_taken(pool: PlannedPool) -> str:
     d = pool.spec.deployment
     if (d.limits.engine, d.limits.engine_version) != ("vllm", NEWEST):
         return ""
-    older = "" if d.limits.options.get("async_scheduling") is False else f": {with_older(d, pool.rates, pool.host.work)}"
-    return f"; {NEWEST} is answered (--engine-version{older})"
+    older = "" if d.limits.options.get("async_scheduling") is False else f". {with_older(d, pool.rates, pool.host.work)}"
+    return f"; {NEWEST} is answered (--engine-version){older}"
 
 
 def render(run: Run, explain: bool = False) -> None:

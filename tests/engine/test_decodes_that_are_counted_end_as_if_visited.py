@@ -23,8 +23,9 @@ from sim.specs.precision import Precision
 from tests.examples import examples
 from tests.price.shapes import QWEN_7B, plausible_rates
 
-# of these a log needs `in_prefill`; names are given as far as somebody looks, and runs of blocks are numbered as they come
-UNREAD = ("final", "entered", "hashed", "in_prefill", "own")
+# of these a log needs `in_prefill`; names are given as far as somebody looks, runs of blocks are numbered as they come, and `fills` has the
+# number of a decision, which a counted decode is none of
+UNREAD = ("final", "entered", "hashed", "in_prefill", "own", "fills")
 
 
 def a_server(rng: Random) -> tuple[EngineConfig, StepTime]:

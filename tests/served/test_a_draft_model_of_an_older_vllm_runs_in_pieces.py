@@ -48,7 +48,7 @@ def test_token_times_are_what_was_measured_by_the_pieces_alone(served):
     load = next(each for each in served.experiments if each.kind == "closed")
 
     def off(run):
-        found = replay(run, load, overhead.applied(rates, False), overhead.host(rates), draws=8)
+        found = replay(run, load, overhead.applied(rates), overhead.host(rates), draws=8)
         return np.nanmedian(found.guess("e2el_s")) / np.nanmedian(load.e2el_s) - 1.0
 
     assert abs(off(served)) < 0.2  # 13 % when it was first priced so

@@ -19,7 +19,7 @@ RATES = load_rates(RUN.deployment, seen=())
 def scatter(run):
     """Of requests about each draw's own median [draw]: log sd of what one request's luck does."""
     overhead = packaged_overhead()
-    times = replay(run, LOAD, overhead.applied(RATES, False), overhead.host(RATES), draws=8).times["tpot_s"]
+    times = replay(run, LOAD, overhead.applied(RATES), overhead.host(RATES), draws=8).times["tpot_s"]
     return np.std(np.log(times / np.median(times, axis=0)), axis=1)
 
 
