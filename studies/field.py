@@ -52,7 +52,7 @@ class Compared(NamedTuple):
 
     @property
     def as_asked(self) -> Compared:
-        """By the first way alone."""
+        """As it was asked first."""
         predicted, low, high = self.first or (self.predicted, self.low, self.high)
         return self._replace(predicted=predicted, low=low, high=high)
 
@@ -136,7 +136,7 @@ def tables(rows: Sequence[Compared], refused: Sequence[str]) -> str:
     for what in groups:
         lines += [f"| {name} | {count} | {100 * error:.0f} | {inside} |" for name, count, error, inside in by(rows, what)]
     if any(row.ways > 1 for row in rows):
-        named = by([row.as_asked for row in rows], lambda _: "all, by the first way alone")
+        named = by([row.as_asked for row in rows], lambda _: "all, as asked first")
         lines += [f"| {name} | {count} | {100 * error:.0f} | {inside} |" for name, count, error, inside in named]
     for factor in (1.0, *NARROWER) if (never := [row for row in rows if row.card not in STEPPED and row.ways == 1]) else ():
         narrow = [narrowed(row, factor) for row in never]

@@ -42,7 +42,7 @@ def test_what_a_source_leaves_open_is_held_by_the_intervals_of_each_way():
     assert (row.predicted, row.low, row.high) == (pytest.approx(12.0), pytest.approx(7.5, rel=0.01), pytest.approx(20.0, rel=0.01))
     first = row.as_asked
     assert (first.predicted, first.low, first.high) == (8.0, pytest.approx(7.5, rel=0.01), pytest.approx(10.5, rel=0.01))
-    assert "| all, by the first way alone | 1 | 20 | 1 |" in tables([row], ()).splitlines()
+    assert "| all, as asked first | 1 | 20 | 1 |" in tables([row], ()).splitlines()
     assert "first way" not in tables(compared(CELL, [ANSWER]), ())
     assert [
         cell["cell"] for cell in cells() if "gpt-oss" in cell["cell"] and "--engine-version" not in cell["ask"] + str(cell.get("also"))
