@@ -21,6 +21,7 @@ from tests.engine.vllm_oracle import (
     agreed,
     agreed_by_row,
     block_hashes,
+    deliver,
     engine_requests,
     engine_scheduler,
     installed,
@@ -131,7 +132,7 @@ def steps_of_ours(workload: Workload) -> list[list[Any]]:
 def steps_of_engine(workload: Workload) -> list[list[Any]]:
     """The engine's log in the form of `steps_of_ours`."""
     from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import OffloadingWorkerMetadata
-    from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
+    from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput
 
     limits, told = workload.config, workload.conversations()
     scheduler, drafting, recorder = engine_scheduler(limits), Speculation.of(limits).draft_tokens, Recorder()
@@ -153,18 +154,7 @@ def steps_of_engine(workload: Workload) -> list[list[Any]]:
         over = OffloadingWorkerMetadata(completed_jobs=dict.fromkeys((*writes, *loads), 1))
         writes = out.kv_connector_metadata.store_jobs
         moved = KVConnectorOutput(finished_recving={job.req_id for job in loads.values()}, kv_connector_worker_meta=over)
-        scheduler.update_from_output(
-            out,
-            ModelRunnerOutput(
-                req_ids=ids,
-                req_id_to_index={each: place for place, each in enumerate(ids)},
-                sampled_token_ids=tokens,
-                logprobs=None,
-                prompt_logprobs_dict={},
-                pooler_output=[],
-                kv_connector_output=moved,
-            ),
-        )
+        deliver(scheduler, out, ids, tokens, moved)
         if drafting:
             scheduler.update_draft_token_ids(DraftTokenIds(ids, [[3] * drafting for _ in ids]))
         arrivals.still = 0 if ids or not scheduler.get_num_unfinished_requests() else arrivals.still + 1

@@ -392,11 +392,11 @@ def record_engine(recorder: Recorder, scheduler: Any, out: Any, *, always: bool)
     )
 
 
-def deliver(scheduler: Any, out: Any, ids: list[str], tokens: list[list[int]]) -> None:
-    """Give the engine's scheduler the tokens of an iteration."""
+def deliver(scheduler: Any, out: Any, ids: list[str], tokens: list[list[int]], moved: Any = None) -> None:
+    """Give the engine's scheduler the tokens of an iteration, and what a KV connector `moved` in it."""
     from vllm.v1.outputs import ModelRunnerOutput
 
-    if ids:
+    if ids or moved is not None:
         scheduler.update_from_output(
             out,
             ModelRunnerOutput(
@@ -406,5 +406,6 @@ def deliver(scheduler: Any, out: Any, ids: list[str], tokens: list[list[int]]) -
                 logprobs=None,
                 prompt_logprobs_dict={},
                 pooler_output=[],
+                kv_connector_output=moved,
             ),
         )
